@@ -25,9 +25,6 @@ SUFFIXES = (".h5", ".npy", ".zarr")
 SUFFIX_OF_KIND = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
 # h5py's two errors on a file system that cannot lock files, and for a file that is open in the other locking mode.
 _LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
-# For large snapshots h5py's ``read_direct`` is faster than a slice, because it reads into the final place: at 20 MiB it
-# takes half the time. It takes longer to set up: at 160 KiB it takes 2.5 times as long.
-READ_DIRECT_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,6 @@ class Year:
         path: the file.
         shape: (C, H, W) of a snapshot as it is read, after ``crop``.
         chunk_TCHW: the shape of a chunk, which is read and decompressed as a unit; None without chunks.
-        compressed: whether the chunks are compressed.
         close: closes the file.
     """
 
@@ -107,7 +103,6 @@ class Year:
         path: Path,
         fields: Any,
         chunk_TCHW: tuple[int, ...] | None = None,
-        compressed: bool = False,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         if len(fields.shape) != 4 or 0 in fields.shape or fields.dtype.kind != "f":
@@ -116,7 +111,6 @@ class Year:
         self.path = path
         self.shape: tuple[int, int, int] = tuple(fields.shape[1:])
         self.chunk_TCHW = chunk_TCHW
-        self.compressed = compressed
         self.close = close
         self._fields = fields
         self._window: tuple[slice, ...] = ()
@@ -151,16 +145,6 @@ class Year:
         """
         return np.asarray(self._fields[(slice(first, first + count), *self._window)], np.float32)
 
-    def read_into(self, first: int, out_NCHW: np.ndarray) -> None:
-        """Read the snapshots from number ``first`` on into ``out_NCHW``."""
-        has_deep_chunks = self.chunk_TCHW is not None and self.chunk_TCHW[0] > 1  # read each once, for all snapshots
-        is_large = out_NCHW[0].nbytes >= READ_DIRECT_BYTES
-        if is_large and not has_deep_chunks and isinstance(self._fields, h5py.Dataset):
-            for number, out_CHW in enumerate(out_NCHW, first):
-                self._fields.read_direct(out_CHW, (number, *self._window))
-        else:
-            np.copyto(out_NCHW, self.snapshots(first, len(out_NCHW)))
-
 
 def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
     """Open one year. This reads its header only.
@@ -188,7 +172,7 @@ def _open_hdf5(path: Path) -> Year:
     fields = file.get("fields")
     if not isinstance(fields, h5py.Dataset):
         raise DataError(f"{path} has no dataset 'fields', it has {sorted(file)}; write the snapshots as 'fields'")
-    return Year(path, fields, fields.chunks, fields.compression is not None, file.close)
+    return Year(path, fields, fields.chunks, file.close)
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -219,7 +203,7 @@ def _open_zarr(path: Path) -> Year:
     import zarr
 
     fields = zarr.open_array(path, mode="r")
-    return Year(path, fields, fields.chunks, bool(fields.compressors))
+    return Year(path, fields, fields.chunks)
 
 
 @contextlib.contextmanager

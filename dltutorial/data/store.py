@@ -60,11 +60,6 @@ class Split:
     time_means_1CHW: np.ndarray | None
 
     @property
-    def n_samples(self) -> int:
-        """Snapshots in all years."""
-        return sum(self.snapshots)
-
-    @property
     def sample_bytes(self) -> int:
         """Size of one sample."""
         return 4 * math.prod(self.shape)

@@ -180,11 +180,6 @@ class ViT(nn.Module):
         return patches.permute(0, 3, 1, 4, 2, 5).reshape(B, C, H, W)
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
 def initialise(module: nn.Module) -> None:
     """Draw the weights of a linear layer. Other layers keep torch's initial weights."""
     if isinstance(module, nn.Linear):

@@ -48,7 +48,6 @@ class Steps:
     """Seconds of the parts of a step, for every number of ranks. All fields have the shape (P,).
 
     Attributes:
-        ranks_P: numbers of ranks.
         samples_P: samples of each rank.
         compute_s: of the mean rank.
         straggler_s: what the slowest rank adds to it.
@@ -56,7 +55,6 @@ class Steps:
         exposed_s: of the communication that no compute overlaps.
     """
 
-    ranks_P: np.ndarray
     samples_P: np.ndarray
     compute_s: np.ndarray
     straggler_s: np.ndarray
@@ -123,7 +121,7 @@ def simulate(
             start_share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready_share
         end_s = np.maximum(end_s, start_share * slowest_s) + all_reduce_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
-    return Steps(ranks, samples, compute_s, straggler_s, communication_s, exposed_s)
+    return Steps(samples, compute_s, straggler_s, communication_s, exposed_s)
 
 
 def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:

@@ -35,11 +35,6 @@ class Workload:
     sample_s: float = 0.0
     bytes_per_value: int = 4
 
-    @property
-    def gradient_bytes(self) -> float:
-        """Bytes that a rank contributes to the all-reduces of one step."""
-        return sum(self.weights_L) * self.bytes_per_value
-
     def at(self, samples_per_s: float, bytes_per_value: int | None = None) -> "Workload":
         """The same network on a rank that alone trains with this throughput."""
         return dataclasses.replace(

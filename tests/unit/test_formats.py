@@ -39,32 +39,6 @@ def test_every_layout_holds_the_same_numbers(layout, converted, tiny_data):
                 assert np.array_equal(a.snapshots(4, 3), b.snapshots(4, 3))
 
 
-@every_layout
-@pytest.mark.parametrize("crop", [None, (8, 20)])
-def test_snapshots_are_read_to_any_place(layout, crop, converted):
-    file = store.year_files(converted[layout], "train")[0]
-    with formats.open_year(file, crop) as year, formats.open_year(file) as complete:
-        rows, columns = crop or (16, 24)
-        block = np.zeros((2, 5, *year.shape), np.float32)
-        year.read_into(8, block[:, 3])
-        assert np.array_equal(block[:, 3], complete.snapshots(8, 2)[..., :rows, :columns])
-        assert not block[:, 2].any()
-
-
-@pytest.mark.parametrize("depth", [None, 1, 2])
-@pytest.mark.parametrize("crop", [None, (592, 500)])
-def test_large_snapshots_are_the_same_in_any_place(depth, crop, tmp_path):
-    x_TCHW = np.arange(4 * 600 * 512, dtype=np.float32).reshape(4, 1, 600, 512)
-    with h5py.File(tmp_path / "1980.h5", "w") as h5:
-        h5.create_dataset("fields", data=x_TCHW, chunks=depth and (depth, 1, 600, 512))
-    with formats.open_year(tmp_path / "1980.h5", crop) as year:
-        block = np.zeros((2, 3, *year.shape), np.float32)
-        assert block[0, 0].nbytes >= formats.READ_DIRECT_BYTES
-        year.read_into(1, block[:, 1])
-        assert np.array_equal(block[:, 1], year.snapshots(1, 2))
-        assert not block[:, [0, 2]].any()
-
-
 def test_the_bytes_of_touched_chunks_are_counted(converted):
     def amplification(layout, count):
         with formats.open_year(store.year_files(converted[layout], "train")[0]) as year:

@@ -90,7 +90,7 @@ def test_buckets_are_as_many_as_the_tutorial_saw_in_its_profiles():
     assert len(simulator.buckets(unet)[0]) == 8
     assert len(simulator.buckets(unet, 100 * 2**20)[0]) == 5
     n_bytes, ready = simulator.buckets(unet)
-    assert n_bytes.sum() == unet.gradient_bytes
+    assert n_bytes.sum() == sum(unet.weights_L) * unet.bytes_per_value
     assert (np.diff(ready) > 0).all()
     assert ready[-1] == pytest.approx(1)
 

@@ -19,7 +19,7 @@ def test_a_folder_of_real_data_opens(own_data):
         file.rename(file.with_name(f"era5_{file.name}"))
     split = store.open_split(own_data)
     assert [file.name for file in split.files] == ["era5_1979.h5", "era5_1980.h5"]
-    assert (split.snapshots, split.n_samples, split.shape) == ((10, 10), 20, (3, 16, 24))
+    assert (split.snapshots, split.shape) == ((10, 10), (3, 16, 24))
     assert split.channel_names == ("channel 0", "channel 1", "channel 2")
     assert (split.geometry, split.snapshot_s, split.sample_bytes) == ("sphere", None, 4 * 3 * 16 * 24)
 
