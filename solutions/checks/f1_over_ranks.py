@@ -23,18 +23,21 @@ from dltutorial.course.checks.expect import expect_close
 _K = 5
 _WAIT_S = 3.0
 _MEAN = "A mean of the ranks' F1 is not the F1 of all: add up counts first."
-_SWAPPED = "Micro adds up over classes first, macro means the classes' F1: you may have swapped them."
-_COUNTS = "Add hits, false alarms and misses over ranks, once; then make both F1 of the sums."
-_ABSENT = "A class that nobody has and nobody says counts in the macro mean, as 0: no NaN, and not left out."
-_EQUALLY_OFTEN = "Each rank calls all_reduce equally often, also one without samples."
-_OWN_SAMPLES = (
-    "These are this rank's samples alone: add up over ranks. "
-    "all_reduce changes its own argument in place; the sum of a copy is lost."
+_SWAPPED = (
+    "Micro F1 adds the counts of all classes first. Macro F1 is the mean of the F1 of the classes. "
+    "You may have swapped them."
 )
-_RETURNS_NOTHING = "all_reduce returns nothing: it changes its argument."
-_F1 = "With one rank already: F1 = 2 hits / (2 hits + false alarms + misses), "
-_DEFINITIONS = {"micro": f"{_F1}of the sums over classes.", "macro": f"{_F1}class by class; then the plain mean."}
-_TOO_MANY_NUMBERS = "Send 3 × K counts, not samples."
+_COUNTS = "Add hits, false alarms and misses over the ranks once, and compute both F1 from these sums."
+_ABSENT = "A class that nobody has and nobody says counts in the macro mean, as 0: no NaN, and not left out."
+_EQUALLY_OFTEN = "Each rank must call all_reduce equally often, even if it has no samples."
+_OWN_SAMPLES = (
+    "This is the score of the samples of this rank only. Add the counts over the ranks. "
+    "all_reduce changes its argument in place, so the sum of a copy is lost."
+)
+_RETURNS_NOTHING = "all_reduce returns nothing. It changes its argument."
+_F1 = "F1 = 2 hits / (2 hits + false alarms + misses), "
+_DEFINITIONS = {"micro": f"{_F1}from the sums over the classes.", "macro": f"{_F1}for each class, and then the mean."}
+_TOO_MANY_NUMBERS = "Communicate 3 × K counts, and not the samples."
 
 
 class _Samples(NamedTuple):
@@ -225,9 +228,9 @@ EXERCISE = Exercise(
         _check_numbers_sent,
     ),
     hints=(
-        "Which of these may be added up over ranks: F1, precision, hits?",
-        "Micro and macro are made of the same sums; what differs is when you add over classes.",
-        "What does a rank without samples send?",
+        "Which of these can be added over the ranks: F1, precision, hits?",
+        "Micro and macro F1 use the same sums. They differ in when you add over the classes.",
+        "What does a rank without samples communicate?",
     ),
     code=("counts_3K = torch.stack([kind.sum(0) for kind in kinds])", "all_reduce(counts_3K)"),
 )

@@ -22,24 +22,24 @@ from dltutorial.course.checks.expect import expect_close
 
 SHARE_K = torch.tensor([0.9, 0.03, 0.07])
 _NORMALISED = "Divided by the sum of the weights: each part of a batch has another sum. Divide by the number of pixels."
-_PLAIN = "The classes weigh alike: multiply each pixel's cross entropy by its class's weight."
-_POWER = "The weight is the share to the power that is given: with −1 the rare weigh most, with 0 all weigh 1."
+_PLAIN = "All classes have the same weight. Multiply the cross entropy of each pixel by the weight of its class."
+_POWER = "The weight is the share to the given power. With −1, rare classes weigh most. With 0, each weight is 1."
 _ALONE = (
-    "The weight is the share to the power and nothing else: do not normalise it, "
-    "and multiply the cross entropies by it, not the logits."
+    "The weight is only the share to the given power. Do not normalise it. "
+    "Multiply the cross entropies by it, and not the logits."
 )
-_THIRD = "A third of it: neither the sum of the weights nor the number of classes divides, but the number of pixels."
-_SUM = "A sum grows with the batch; the mean over pixels does not."
-_HALF = "Cross entropy in 16 bits loses digits: turn the logits into float32 first."
-_LATER = "The label of each pixel picks the weight: weight_K[label]."
-_TRIED = "Try every score that occurs, each as its own t; a fixed 0.5 is a threshold of nobody's data."
+_THIRD = "This is a third of the loss. Divide by the number of pixels, and not by the sum of the weights or by K."
+_SUM = "A sum grows with the batch. Compute the mean over all pixels."
+_HALF = "The cross entropy of 16-bit logits loses digits. Convert the logits to float32 first."
+_LATER = "The label of each pixel selects its weight: weight_K[label]."
+_TRIED = "Try every score that occurs as t. A fixed threshold such as 0.5 does not depend on the data."
 _IOU = (
-    "Intersection over union: hits over hits, false alarms and misses together; right answers elsewhere do not count."
+    "Intersection over union is hits / (hits + false alarms + misses). Correct background pixels do not count."
 )
-_EQUAL = "score >= t counts a pixel whose score is t itself."
-_FIRST = "Of thresholds that are equally good, the smallest."
-_POOR = "Here the best is poor. Return a score that was given, however small its intersection over union: even 0."
-_LABEL = "The weight is that of the label, not of what the network says."
+_EQUAL = "With score >= t, a pixel whose score equals t is predicted, too."
+_FIRST = "If several thresholds are equally good, return the smallest."
+_POOR = "Here, the best intersection over union is small or 0. Return the best score that occurs in any case."
+_LABEL = "Use the weight of the label, and not the weight of the predicted class."
 _ABSENT = "Weights are of the training data's shares, not of this batch's: there a class may be missing."
 
 
@@ -231,9 +231,9 @@ EXERCISE = Exercise(
         _check_negative_scores,
     ),
     hints=(
-        "Write down the loss of a batch, and of its two halves. When is the mean of the two the first?",
-        "What does F.cross_entropy divide by, once it is given weights?",
-        "Which thresholds can differ at all, for these pixels?",
+        "Write the loss of a batch and of its halves as formulas. When is their mean the loss of the batch?",
+        "What does F.cross_entropy divide by if it has the argument weight?",
+        "Between two neighbouring scores, the prediction does not change. Which thresholds are enough?",
     ),
     code=('each = F.cross_entropy(logits.float(), label, reduction="none")', "for t in score_N.unique().tolist():"),
 )

@@ -27,23 +27,23 @@ RIGHT_TOO = [("tensors", _with((_LAST, "    return f1(*counts_3K.sum(1)), f1(*co
 WRONG = [
     ("a mean of the ranks' F1", _with((_SUM, ""), (_LAST, _MEANS)), "A mean of the ranks' F1"),
     ("a sum of the ranks' F1", _with((_SUM, ""), (_LAST, _MEANS.replace(" / both[2]", ""))), "A mean of the ranks' F1"),
-    ("this rank alone", _with((_SUM, "")), "this rank's samples alone"),
+    ("this rank alone", _with((_SUM, "")), "samples of this rank only"),
     ("the sum of a copy", _with(("all_reduce(counts_3K)", "all_reduce(counts_3K.clone())")), "sum of a copy is lost"),
     ("what all_reduce returns", _with(("    all_reduce(c", "    counts_3K = all_reduce(c")), "returns nothing"),
     ("what all_reduce returns, as three", _with((_SUM, "    hits, false, missed = all_reduce(counts_3K)\n")),
      "returns nothing"),
     ("intersection over union",
      _with(("return 2 * hits / (2 * hits + false + missed)", "return hits / (hits + false + missed)")),
-     "With one rank already"),
+     "2 hits / (2 hits + false alarms"),
     ("intersection over union of classes",
      _with((_LAST,
             "    hits, false, missed = counts_3K\n    each = hits / (hits + false + missed).clamp(min=1)\n"
-            "    return f1(*counts_3K.sum(1)).item(), each.mean().item()")), "class by class"),
+            "    return f1(*counts_3K.sum(1)).item(), each.mean().item()")), "for each class"),
     ("F1 of means",
      _with((_LAST,
             "    hits, false, missed = counts_3K\n    p = (hits / (hits + false).clamp(min=1)).mean()\n"
             "    r = (hits / (hits + missed).clamp(min=1)).mean()\n"
-            "    return f1(*counts_3K.sum(1)).item(), (2 * p * r / (p + r)).item()")), "class by class"),
+            "    return f1(*counts_3K.sum(1)).item(), (2 * p * r / (p + r)).item()")), "for each class"),
     ("swapped", _with((_LAST, "    return f1(*counts_3K).mean().item(), f1(*counts_3K.sum(1)).item()")), "swapped"),
     ("macro twice", _with((_LAST, "    return (f1(*counts_3K).mean().item(),) * 2")), "swapped"),
     ("NaN for an absent class", _with((".clamp(min=1)", "")), "no NaN"),
