@@ -61,5 +61,5 @@ def is_import_of_a_package(statement):
 @functools.cache
 def scripts_of_chapters():
     """Return the names of all scripts that chapters write, without ``.py``."""
-    texts = [file.read_text(encoding="utf-8") for file in NOTEBOOKS.glob("*.ipynb")]
+    texts = [file.read_text(encoding="utf-8") for file in NOTEBOOKS.glob("**/[0-9]*.ipynb")]
     return {name for text in texts for name in re.findall(r'"%%writefile (\w+)\.py', text)}
