@@ -30,9 +30,8 @@ class Total(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """The number of collectives, the seconds in which any of them ran, and how many of these computation hides."""
+    """The seconds in which any collective ran, and how many of these computation hides."""
 
-    n_collectives: int
     communication_s: float
     hidden_s: float
 
@@ -191,7 +190,7 @@ def overlap(trace: Trace) -> Overlap:
     communication = intervals(gloo + nccl)
     communication_s = length(communication)
     visible_s = length(without(communication, intervals(computing)))
-    return Overlap(len(communication), communication_s, communication_s - visible_s)
+    return Overlap(communication_s, communication_s - visible_s)
 
 
 def _percent(share: float | None) -> str | None:

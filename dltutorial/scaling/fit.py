@@ -70,12 +70,6 @@ class ScalingFit:
     ranks_per_node: int
     noise: float
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """The mean of each term over the draws, as a share of the first step."""
-        mean_K = self.terms_DK.mean(axis=0)
-        return dict(zip(TERMS, mean_K.tolist(), strict=True))
-
     def step_s(self, ranks: float, samples: float | None = None) -> tuple[float, float, float]:
         """Predict the seconds of a step.
 

@@ -60,7 +60,7 @@ def test_hidden_communication_is_what_overlaps_with_computation():
         Event(node + "torch::autograd::AccumulateGrad", "operator", 4.0, 2.0, 0),
         Event("gloo:all_reduce", "range", 3.0, 4.0, 1),
     ]
-    assert overlap(Trace.of(events, rows)) == Overlap(1, 4.0, 1.0)
+    assert overlap(Trace.of(events, rows)) == Overlap(4.0, 1.0)
     on_gpu = [*events, Event("ncclDevKernel_AllReduce", "kernel", 10.0, 2.0, 2), Event("gemm", "kernel", 11.0, 3.0, 3)]
     found = overlap(Trace.of(on_gpu, [*rows, TraceRow("GPU 0 stream 1", 0), TraceRow("GPU 0 stream 2", 0)]))
     assert (found.communication_s, found.hidden_s) == (6.0, 1.0)

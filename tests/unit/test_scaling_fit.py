@@ -36,10 +36,12 @@ def test_a_made_up_step_is_predicted_within_its_interval(queue):
 
 def test_the_terms_near_and_far_are_distinguished():
     near, far = (
-        fit.fit([planted(p, near=a, far=b) for p in (1, 2, 4, 8, 16)], 4).shares for a, b in ((0.3, 0), (0, 0.3))
+        fit.fit([planted(p, near=a, far=b) for p in (1, 2, 4, 8, 16)], 4).terms_DK.mean(0)
+        for a, b in ((0.3, 0), (0, 0.3))
     )
-    assert near["near"] > 3 * near["far"]
-    assert far["far"] > 3 * far["near"]
+    at_near, at_far = fit.TERMS.index("near"), fit.TERMS.index("far")
+    assert near[at_near] > 3 * near[at_far]
+    assert far[at_far] > 3 * far[at_near]
 
 
 def test_weak_and_strong_steps_are_fitted_together():
