@@ -27,33 +27,39 @@ _WIDTH = 5
 _P = 4
 _CLOSE = {"rtol": 1e-6, "atol": 1e-9}
 _OTHERS = "Each image looks for its spectrum among those of *all* ranks. Gather them."
-_PLACE = "Rank r's partners are not the first of what was gathered: its own begin at r times B."
-_LENGTH = "Angles are compared: divide each embedding by its length first."
-_ONE_WAY = "Both ways: images look for their spectra, and spectra for their images; the mean of the two."
-_BOTH = "The mean of both ways, not their sum."
-_TEMPERATURE = "Cosines are divided by the temperature."
-_SAME = "The same galaxy on another rank is no negative: leave pairs of one id out, but for the partner itself."
-_HERE = "The ids of all ranks matter: gather them, too."
-_DIGITS = "Ids are whole numbers; float32 has 24 bits for digits, and takes many ids for one. Leave them as they are."
-_SUM = "The mean over this rank's samples, not their sum."
+_PLACE = "The partners of rank r are not the first of the gathered embeddings. They begin at r times B."
+_LENGTH = "The loss needs cosines, so divide each embedding by its length first."
+_ONE_WAY = (
+    "Both ways: images look for their spectra, and spectra look for their images. Return the mean of the two losses."
+)
+_BOTH = "Return the mean of the two losses, not their sum."
+_TEMPERATURE = "The cosines must be divided by the temperature."
+_SAME = "The same galaxy on another rank is no negative. Leave out pairs with the same id, except for the partner."
+_HERE = "You need the ids of all ranks, so gather them, too."
+_DIGITS = (
+    "Ids are large integers, and float32 has 24 bits for digits, so it makes different ids equal. Keep the integers."
+)
+_SUM = "Return the mean over the galaxies of this rank, not their sum."
 _CUT = (
-    "The value is right, the gradient is not: each embedding is a negative on other ranks, too: "
-    "their slopes of it must be added to yours."
+    "The value is correct, but the gradient is not. Each embedding is a negative on other ranks, too. "
+    "The gradients that the other ranks compute for it must be added to yours."
 )
-_TIMES = "The gradient is this many times too large: sum slopes over the ranks once; DDP takes the mean."
-_SMALL = "What all ranks want of a rank's embeddings is to be added, not averaged: DDP's mean is the only one."
+_TIMES = "The gradient is this many times too large. Add the gradients of all ranks once. DDP computes the mean later."
+_SMALL = "The gradients of all ranks for an embedding must be added, not averaged, because DDP already averages."
 _WHOLE = (
-    f"{_SMALL} If each rank computes the whole loss but only its own piece has a gradient, it is n times too small."
+    f"{_SMALL} If each rank computes the complete loss, and only its own embeddings have a gradient, "
+    "the result is n times too small."
 )
-_OUT = "the partner has the same id, and was left out too. Put it back."
+_OUT = "the partner has the same id, and you left it out, too. Put it back."
 _BACK = (
-    "The partner has the same id, and was left out too: put it back. And a cosine of 0 still counts: its logit is −∞."
+    "The partner has the same id, and you left it out, too: put it back. And a cosine of 0 still counts in the "
+    "softmax, so the logit of a pair that is left out must be −∞."
 )
-_ZERO = "Left out is not a cosine of 0: e⁰ still counts. Its logit is −∞."
-_NEITHER = "Neither right nor wrong: a copy is no partner either. One target each."
-_VIEWS = "An image chooses among spectra only: N candidates. The chapter's views had 2N − 1."
-_TRANSPOSED = "Spectra look among the images of all ranks: one rank's table transposed holds only its own."
-_ROWS = "Only the pair is left out; each galaxy still looks for its partner."
+_ZERO = "A pair that is left out must have the logit −∞. A logit of 0 is not enough, because e⁰ still counts."
+_NEITHER = "The same galaxy elsewhere is neither a negative nor a partner. One target each."
+_VIEWS = "An image looks only among spectra, so it has N candidates. In the chapter, a view has 2N − 1."
+_TRANSPOSED = "Spectra look among the images of all ranks, but one rank's table, transposed, has only its own images."
+_ROWS = "Leave out only the pair. Each galaxy still looks for its partner, so keep all rows."
 
 
 class _Galaxies(NamedTuple):
@@ -321,9 +327,9 @@ EXERCISE = Exercise(
         _check_repeated,
     ),
     hints=(
-        "On which ranks does the loss depend on this rank's embeddings? Who tells it the slopes?",
-        "Which entries of the table of cosines are partners, which are negatives, which are neither?",
-        "Count the means: over a rank's samples, over both ways, and DDP's over the ranks. Nothing else divides.",
+        "On which ranks does the loss depend on the embeddings of this rank? How does this rank get their gradients?",
+        "Which entries of the table are partners, which are negatives, and which are neither?",
+        "Count the means: over the galaxies of a rank, over both ways, and over the ranks (DDP). Nothing else divides.",
     ),
     code=("logits.masked_fill(same_galaxy & ~partner, -torch.inf)",),
     deadline_s=180.0,

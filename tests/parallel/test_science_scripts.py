@@ -21,9 +21,9 @@ def torchrun(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def run(chapter, n_ranks, *arguments):
-        (notebook,) = NOTEBOOKS.glob(f"{chapter}_*.ipynb")
-        for name, text in scripts.written(notebook).items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
+        for notebook in NOTEBOOKS.rglob(f"{chapter}_*.ipynb"):  # the chapter and its further notebook
+            for name, text in scripts.written(notebook).items():
+                (tmp_path / name).write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
         done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
