@@ -33,9 +33,7 @@ _SUM = "A sum grows with the batch. Compute the mean over all pixels."
 _HALF = "The cross entropy of 16-bit logits loses digits. Convert the logits to float32 first."
 _LATER = "The label of each pixel selects its weight: weight_K[label]."
 _TRIED = "Try every score that occurs as t. A fixed threshold such as 0.5 does not depend on the data."
-_IOU = (
-    "Intersection over union is hits / (hits + false alarms + misses). Correct background pixels do not count."
-)
+_IOU = "Intersection over union is hits / (hits + false alarms + misses). Correct background pixels do not count."
 _EQUAL = "With score >= t, a pixel whose score equals t is predicted, too."
 _FIRST = "If several thresholds are equally good, return the smallest."
 _POOR = "Here, the best intersection over union is small or 0. Return the best score that occurs in any case."
