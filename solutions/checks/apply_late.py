@@ -73,39 +73,39 @@ _UNMOVED = "The weights did not change. Change them in place: w -= …"
 _DIVIDED = (
     (
         Rule(divisor=lambda late: 1),
-        "The gradient entered whole. One that is τ updates late counts for a τ-th.",
+        "The gradient counts in full. Divide a gradient that is τ updates late by τ.",
     ),
     (
         Rule(divisor=lambda late: late + 1),
-        "That is g / (τ + 1): one that is a single update late would count for half. It counts in full.",
+        "That is g / (τ + 1). Then a gradient that is one update late would count for half, but it counts in full.",
     ),
     (
         Rule(divisor=lambda late: -late),
-        "The staleness is the server's version minus the one that the worker had fetched.",
+        "The staleness is the version of the server minus the version that the worker used.",
     ),
     (
         Rule(divisor=math.sqrt),
-        "That is g / √τ. Here the staleness itself divides.",
+        "That is g / √τ. Divide by the staleness τ itself.",
     ),
     (
         Rule(step=lambda rate, late: -rate),
-        "The weights went uphill: subtract.",
+        "The weights moved uphill. Subtract the step.",
     ),
     (
         Rule(step=lambda rate, late: 1.0),
-        "The rate is missing: the velocity holds gradients, w ← w - rate · v.",
+        "The learning rate is missing. The velocity contains gradients, so w ← w - rate · v.",
     ),
     (
         Rule(gradient_factor=lambda momentum: 1 - momentum),
-        "The new part enters the velocity whole: m v + …, not m v + (1 - m) ….",
+        "The new gradient is not multiplied by (1 - m): v ← m v + g / τ.",
     ),
     (
         Rule(keeps_velocity=False),
-        "The velocity was not kept for the next call. Change it in place, as the weights.",
+        "The velocity was not kept for the next call. Change it in place, like the weights.",
     ),
     (
         Rule(divisor=lambda late: 1, step=lambda rate, late: rate / late),
-        "The staleness divided the step, not what enters the velocity. Later steps would then take all of it.",
+        "You divided the step. Divide the gradient before you add it to the velocity, or later steps use it in full.",
     ),
     (
         Rule(step=lambda rate, late: 0.0),
@@ -115,23 +115,23 @@ _DIVIDED = (
 _REMEMBERED = (
     (
         Rule(velocity_factor=lambda momentum, divisor: momentum / divisor),
-        "The old velocity was divided, too. It came with gradients of other ages; only this one is late.",
+        "You also divided the old velocity. It contains gradients of other ages. Divide only the new gradient.",
     ),
     (
         Rule(velocity_factor=lambda momentum, divisor: momentum**2),
-        "The momentum came in twice: once, on the old velocity.",
+        "You used the momentum twice. Multiply only the old velocity, and only once.",
     ),
 )
-_FRESH = "A gradient that is not late (τ = 0) enters whole, and so does one with τ = 1: what is the least divisor?"
-_LATER_IS_WRONG = "The first was right; a later one is not. What does the velocity hold by then?"
-_STAYS = "A parameter without a gradient (None) stays as it is, and so does its velocity: skip it."
-_UNCHANGED = "The worker's tensors were changed. They are not yours: make new ones."
-_LATE = "One that is more than `largest` late is dropped: neither weights nor velocities move."
-_LIMIT = "A gradient exactly `largest` late still counts: only later ones are dropped."
-_DROPPED = "Nothing was applied, so there is no new version: return the old one."
-_NEXT = "One update makes the version one higher. Return it."
-_BROKEN = "One NaN or inf in any of them, and the whole message is dropped: look at all before you move the first."
-_FUTURE = "A version that the server has not reached belongs to another run: raise ValueError, before anything moves."
+_FRESH = "A gradient with τ = 0 or τ = 1 counts in full. What is the smallest possible divisor?"
+_LATER_IS_WRONG = "The first message is right, but a later one is not. What does the velocity contain then?"
+_STAYS = "A parameter whose gradient is None stays as it is, and so does its velocity. Skip it."
+_UNCHANGED = "You changed the tensors of the worker. Create new tensors instead."
+_LATE = "Drop a message that is more than `largest` updates late. Weights and velocities do not change."
+_LIMIT = "A gradient that is exactly `largest` updates late still counts. Drop only older ones."
+_DROPPED = "The message was dropped, so the version stays the same. Return the old version."
+_NEXT = "An update increases the version by one. Return the new version."
+_BROKEN = "If any gradient has NaN or inf, drop the whole message. Check all gradients before you change anything."
+_FUTURE = "The server has not reached this version, so raise ValueError before you change anything."
 
 _W = [[3.0, -1.0], [2.0, 0.5]]
 _G = [[0.4, 0.1], [-0.8, 0.6]]
@@ -194,7 +194,7 @@ def _check_version(fn: Callable) -> None:
 
 
 def _check_two_layers(fn: Callable) -> None:
-    """A parameter without a gradient stays, and so does its velocity; the worker's tensors stay what they are"""
+    """A parameter without a gradient and its velocity do not change, and the tensors of the worker do not change"""
     expected = _Server(_W, [1.0, 2.0])
     got = _Server(_W, [1.0, 2.0])
     for server, function in ((expected, _CORRECT), (got, fn)):
@@ -215,19 +215,19 @@ def _check_dropped(fn: Callable, gradients: Sequence[Any], taken_at: int, versio
 
 
 def _check_limit(fn: Callable) -> None:
-    """One that is just as late as it may be still counts"""
+    """A gradient that is exactly as late as allowed still counts"""
     expected = _Server(_W)
     got = _Server(_W)
     expected.apply(_CORRECT, [_G], 1, 1 + LARGEST)
     version = got.apply(fn, [_G], 1, 1 + LARGEST)
     _expect_state(got, expected, _LIMIT)
     expect(version, 2 + LARGEST, _LIMIT)
-    hint = "With largest = 0 a gradient that is not late still counts."
+    hint = "With largest = 0, a gradient that is not late still counts."
     expect(_Server(_W).apply(fn, [_G], 5, 5, largest=0), 6, hint)
 
 
 def _check_future(fn: Callable) -> None:
-    """A gradient of weights that this server never had"""
+    """A gradient for a version that the server has not reached"""
     server = _Server(_W, [1.0, 2.0])
     try:
         got = server.apply(fn, [_G, [1.0, -1.0]], 9, 7)
@@ -244,22 +244,22 @@ EXERCISE = Exercise(
     name="apply_late",
     chapter="24",
     cases=(
-        case("A gradient three updates late counts for a third", _check, [(4, 7)], _DIVIDED),
-        case("One that is not late counts in full", _check, [(7, 7)], (), _FRESH),
-        case("So does one that is late by one", _check, [(7, 8)], (), _FRESH),
+        case("A gradient that is three updates late counts for a third", _check, [(4, 7)], _DIVIDED),
+        case("A gradient that is not late counts in full", _check, [(7, 7)], (), _FRESH),
+        case("A gradient that is one update late counts in full", _check, [(7, 8)], (), _FRESH),
         _check_version,
-        case("Three arrivals, of different ages, with momentum", _check, _ARRIVALS, _REMEMBERED, _LATER_IS_WRONG),
+        case("Three gradients of different ages, with momentum", _check, _ARRIVALS, _REMEMBERED, _LATER_IS_WRONG),
         _check_two_layers,
-        case("One that is too late is dropped", _check_dropped, [_G, [1.0, -1.0]], 1, 2 + LARGEST, _LATE),
+        case("A message that is too late is dropped", _check_dropped, [_G, [1.0, -1.0]], 1, 2 + LARGEST, _LATE),
         _check_limit,
-        case("One with NaN in its last layer is dropped as a whole", _check_dropped, _NAN_IN_LAST, 4, 7, _BROKEN),
-        case("One with inf in its first layer is, too", _check_dropped, _INF_IN_FIRST, 4, 7, _BROKEN),
+        case("A message with NaN in its last gradient is dropped", _check_dropped, _NAN_IN_LAST, 4, 7, _BROKEN),
+        case("A message with inf in its first gradient is dropped", _check_dropped, _INF_IN_FIRST, 4, 7, _BROKEN),
         _check_future,
     ),
     hints=(
-        "Which questions can be answered before the first weight moves? Ask them first.",
-        "What does the velocity hold: steps, or gradients? Which part of it is late?",
-        "What is the staleness of a gradient whose weights are still the newest? What would you divide by?",
+        "Which questions can you answer before you change the first weight? Answer them first.",
+        "Does the velocity contain steps or gradients? Which part of it is late?",
+        "What is the staleness of a gradient if its weights are still the newest? By what would you divide then?",
     ),
     code=("v.mul_(momentum).add_(g / max(1, version - taken_at))",),
 )

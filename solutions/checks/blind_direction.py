@@ -25,24 +25,30 @@ _RTOL = 1e-3
 _ATOL = 1e-8
 X = torch.linspace(0, 1, 41, dtype=torch.float64)
 
-_BOTH = "The two columns differ in shape: no change of a is undone by one of b, so None."
-_UNITS = "Lengths in millimetres make c_xx a million times smaller, and tell as much: give both columns length 1 first."
-_SIGN = "Its first number that is not zero is positive."
-_MINUS = "The residual changes by c_x da - c_xx db: mind the minus. And take the smallest singular value's vector."
-_ORDER = "a first, then b; and lengths that you divided by divide the direction again."
-_LARGEST = "That is the direction which is told best: take the smallest singular value's."
-_SCALED = "You scaled the columns: the direction is one of a and b again after dividing by the same lengths."
-_LENGTH_1 = "A direction has length 1."
-_NOT_NONE = "c_x da - c_xx db is 0 everywhere in this direction: it is not None."
+_BOTH = "The two columns are not parallel. No change of b cancels a change of a, so the answer is None."
+_UNITS = (
+    "In millimetres c_xx is a million times smaller, but the data contain the same information. "
+    "First scale both columns to length 1."
+)
+_SIGN = "The first number that is not zero must be positive."
+_MINUS = "The residual changes by c_x da - c_xx db, with a minus sign. Use the vector of the smallest singular value."
+_ORDER = "Return first a, then b. If you scaled the columns, divide the direction by the same lengths."
+_LARGEST = "This is the direction that the data detect best. Use the vector of the smallest singular value."
+_SCALED = "You scaled the columns. Divide the direction by the same lengths to return to a and b."
+_LENGTH_1 = "The direction must have length 1."
+_NOT_NONE = "In this direction c_x da - c_xx db is 0 everywhere, so the answer is not None."
 _HINTS_FOR_ZERO_COLUMN = {
-    (0.0, 1.0): "c_xx is 0: b may be anything, so the direction is (0, 1). No mean is taken off the columns.",
-    (1.0, 0.0): "c_x is 0: a may be anything, so the direction is (1, 0). No mean is taken off the columns.",
+    (0.0, 1.0): "c_xx is 0, so b can have any value: (0, 1). Do not subtract a mean from the columns.",
+    (1.0, 0.0): "c_x is 0, so a can have any value: (1, 0). Do not subtract a mean from the columns.",
 }
-_ZERO = "A column of zeros tells nothing of its constant: that constant alone may move. Mind the division by 0."
-_NOISE = "Noise makes no two columns exactly alike: blind below a thousandth of the largest singular value."
-_WEAK = "Small, but more than a thousandth of the largest singular value: it can be told."
-_GIVEN = "What counts as 0 is at most tolerance, as it was given, times the largest singular value."
-_SCALE = "Columns of one length, and tolerance times the *largest* singular value: no sum, no square, no other scale."
+_ZERO = "A column of zeros contains nothing about its constant. Avoid the division by 0."
+_NOISE = (
+    "Noise makes the columns not exactly parallel. "
+    "A singular value of at most a thousandth of the largest one counts as 0."
+)
+_WEAK = "The singular value is more than a thousandth of the largest one, so the data detect this direction."
+_GIVEN = "A singular value counts as 0 if it is at most the given tolerance times the largest one."
+_SCALE = "Scale the columns to length 1. Compare with tolerance times the *largest* value, without sum or square."
 
 
 class Profile(NamedTuple):
@@ -88,7 +94,7 @@ def _mistakes(profile: Profile, expected_2: Tensor) -> Mistakes:
     scaled_2 = expected_2 * torch.stack([profile.c_x_N.norm(), profile.c_xx_N.norm()])
     return [
         (-expected_2, _SIGN),
-        (torch.zeros(2), f"{_LENGTH_1} The sign of 0 is 0."),
+        (torch.zeros(2), f"{_LENGTH_1} The sign of 0 is 0, so do not multiply by it."),
         (torch.tensor([da, -db]), _MINUS),
         (torch.tensor([-da, db]), _MINUS),
         (torch.tensor([db, da]), order),
@@ -143,22 +149,22 @@ EXERCISE = Exercise(
     name="blind_direction",
     chapter="23",
     cases=(
-        case("A settled profile, a/b = 5", _check_direction, _stationary(5.0), (5.0, 1.0)),
-        case("A settled profile, a/b = 0.5", _check_direction, _stationary(0.5), (0.5, 1.0)),
+        case("A steady profile, a/b = 5", _check_direction, _stationary(5.0), (5.0, 1.0)),
+        case("A steady profile, a/b = 0.5", _check_direction, _stationary(0.5), (0.5, 1.0)),
         case("A flow to the left, a/b = -5", _check_direction, _stationary(-5.0), (5.0, -1.0), _SIGN),
-        case("A wave beside it: both are told", _check_none, _WAVE, _BOTH),
-        case("The same wave in other units: both are told", _check_none, _with_wave(length_unit=1e-6), _UNITS),
-        case("A settled profile in other units", _check_direction, _MILLIMETRES, (5e-6, 1.0), _UNITS),
-        case("A straight line: nothing of b", _check_direction, _LINE, (0.0, 1.0), _ZERO),
-        case("Where c_x is 0: nothing of a", _check_direction, _NO_SLOPE, (1.0, 0.0), _ZERO),
-        case("A settled profile, nearly", _check_direction, _NOISY, (5.0, 1.0), _NOISE),
-        case("A weak wave: both are told", _check_none, _with_wave(share=0.02), _WEAK),
-        case("A weaker wave, 0.008 of the largest: both are told", _check_none, _SMALL, _WEAK),
+        case("A steady profile and a wave: both are found", _check_none, _WAVE, _BOTH),
+        case("The same wave in other units: both are found", _check_none, _with_wave(length_unit=1e-6), _UNITS),
+        case("A steady profile in other units", _check_direction, _MILLIMETRES, (5e-6, 1.0), _UNITS),
+        case("A straight line: nothing about b", _check_direction, _LINE, (0.0, 1.0), _ZERO),
+        case("c_x is 0: nothing about a", _check_direction, _NO_SLOPE, (1.0, 0.0), _ZERO),
+        case("A steady profile with noise", _check_direction, _NOISY, (5.0, 1.0), _NOISE),
+        case("A weak wave: both are found", _check_none, _with_wave(share=0.02), _WEAK),
+        case("A weaker wave, 0.008 of the largest: both are found", _check_none, _SMALL, _WEAK),
         case("The same with tolerance 0.05", _check_direction, _SMALL, _SMALL.direction(), _GIVEN, tolerance=0.05),
         case("A wave of 0.0008 of the largest", _check_direction, _TINY, _TINY.direction(), _NOISE),
-        case("The same with tolerance 0.0001: both are told", _check_none, _TINY, _GIVEN, tolerance=1e-4),
+        case("The same with tolerance 0.0001: both are found", _check_none, _TINY, _GIVEN, tolerance=1e-4),
         case(
-            "A strong wave, 0.7 of the largest, with tolerance 0.6: both are told",
+            "A strong wave, 0.7 of the largest, with tolerance 0.6: both are found",
             _check_none,
             _WAVE,
             _SCALE,
@@ -166,9 +172,9 @@ EXERCISE = Exercise(
         ),
     ),
     hints=(
-        "By how much does the residual of each point change, if a grows by da and b by db? When by nothing at all?",
-        "Put c_x and -c_xx side by side: two columns. Which singular vector makes them nearly 0?",
-        "What may scales of the columns change in your answer, and what not?",
+        "How does the residual of a point change if a changes by da and b by db? When does no residual change?",
+        "Build a matrix with the columns c_x and -c_xx. Which singular vector makes its product nearly 0?",
+        "If you scale the columns, what does this change in the singular vector?",
     ),
     code=("_, sizes, directions = torch.linalg.svd(columns_N2 / lengths_2, full_matrices=False)",),
 )

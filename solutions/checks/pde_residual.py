@@ -13,21 +13,21 @@ from dltutorial.course.checks.cases import case
 from dltutorial.course.checks.expect import expect_close
 
 A, B = 0.7, 0.3
-_GRAPH = "The first derivative is differentiated again, and all of it by the weights: create_graph=True each time."
+_GRAPH = "Both derivatives are differentiated again. Use create_graph=True in both calls."
 _SECOND = (
-    "c_xx is differentiated once more, by the weights: create_graph=True in the second call, too; "
-    "retain_graph is not enough."
+    "Training differentiates c_xx by the weights. Use create_graph=True in the second call, too. "
+    "retain_graph=True is not enough."
 )
-_NO_GRAPH = "c_x has no graph: create_graph=True in the first call."
-_MEAN = "B times too small: the gradient of a mean. Take the sum."
-_NEARLY = "Nearly right: derivatives by autograd, no differences, in the dtype of the points."
-_FIRST = "The first column of points is x, the second t."
-_PLANE = "c_x does not depend on the points here: allow_unused=True, materialize_grads=True give zeros for that."
+_NO_GRAPH = "c_x has no graph. Use create_graph=True in the first call."
+_MEAN = "The value is too small by the factor B, as in the gradient of a mean. Use the sum."
+_NEARLY = "Nearly correct. Use autograd instead of finite differences, in the dtype of the points."
+_FIRST = "The first column of the points is x, and the second one is t."
+_PLANE = "c_x does not depend on the points here. allow_unused=True and materialize_grads=True give zeros."
 _RAMP = (
-    "Without weights c_x has no graph at all here, and is not differentiated again: the second derivative is 0. "
-    "With 0 * points added to the slope it hangs on the points."
+    "This model has no weights, so c_x has no graph, and autograd cannot differentiate it. Its derivative is 0. "
+    "If you add 0 * points to the slope, it has a graph."
 )
-_OWN = "Differentiate by a copy of your own: points.detach().requires_grad_()."
+_OWN = "Differentiate by your own copy: points.detach().requires_grad_()."
 
 
 class _Wave(nn.Module):
@@ -70,22 +70,22 @@ def _values(fn: Callable, n: int) -> None:
     c_x, c_xx, c_t, c_xt = model.parts(points)
     right = c_t + A * c_x - B * c_xx
     mistakes = [
-        (c_t + A * c_x, "c_xx is 0 or missing here. The first derivative is differentiated again: create_graph=True."),
-        (c_t + A * c_x + B * c_xx, "Diffusion stands on the other side: - b c_xx."),
-        (c_t - A * c_x - B * c_xx, "The flow stands on the left: + a c_x."),
+        (c_t + A * c_x, "c_xx is 0 or missing. Differentiate c_x again, with create_graph=True in the first call."),
+        (c_t + A * c_x + B * c_xx, "The sign of the diffusion is wrong. It is - b c_xx."),
+        (c_t - A * c_x - B * c_xx, "The sign of the flow is wrong. It is + a c_x."),
         (c_x + A * c_t - B * c_xx, _FIRST),
         (c_x + A * c_t - B * c_xt, _FIRST),
         (c_x + A * c_t + 9 * B * model(points).detach(), _FIRST),
-        (c_t + A * c_x - B * c_x**2, "The second derivative is no square of the first: differentiate c_x again."),
-        (c_t + A * c_x - B * c_xt, "c_xx is c_x differentiated by x, not by t: its first column."),
-        (c_t + A * c_x - B * (c_xx + c_xt), "c_x differentiated by x alone: do not add the column of t."),
-        (right.square(), "The residual itself, not its square: the loss squares it."),
-        (right.abs(), "The residual has a sign."),
-        (right.mean(), "One residual for each point, shape (B,)."),
-        (right.sum(), "One residual for each point, shape (B,)."),
-        (right[:, None], "Shape (B,), as the model's."),
+        (c_t + A * c_x - B * c_x**2, "c_xx is not the square of c_x. Differentiate c_x again."),
+        (c_t + A * c_x - B * c_xt, "c_xx is the derivative of c_x by x. Take the first column, not the second one."),
+        (c_t + A * c_x - B * (c_xx + c_xt), "Differentiate c_x by x only. Do not add the column of t."),
+        (right.square(), "Return the residual itself. The loss squares it later."),
+        (right.abs(), "Keep the sign of the residual."),
+        (right.mean(), "Return one residual for each point, with the shape (B,)."),
+        (right.sum(), "Return one residual for each point, with the shape (B,)."),
+        (right[:, None], "Return the shape (B,), like the model."),
         *((value, _MEAN) for value in (right / n, (c_t + A * c_x) / n - B * c_xx / n**2)),
-        (c_t + A * c_x - B * c_xx / n, f"c_xx is {_MEAN}"),
+        (c_t + A * c_x - B * c_xx / n, f"Look at c_xx. {_MEAN}"),
     ]
     try:
         got = fn(model, points, A, B)
@@ -98,7 +98,7 @@ def _values(fn: Callable, n: int) -> None:
     if isinstance(got, Tensor) and got.shape == right.shape:
         off = (got.detach() - right).abs().max()
         mistakes += [(got, _NEARLY)] if off < 0.01 * right.abs().max() else []
-    expect_close(got, right, "c_t + a c_x - b c_xx, point by point.", mistakes, rtol=1e-6)
+    expect_close(got, right, "The residual is c_t + a c_x - b c_xx at each point.", mistakes, rtol=1e-6)
 
 
 def _weights(fn: Callable) -> None:
@@ -129,7 +129,7 @@ def _constants(fn: Callable) -> None:
     slopes = torch.autograd.grad(fn(model, points, a, b).sum(), [a, b], allow_unused=True)
     c_x, c_xx, _, _ = model.parts(points)
     for name, slope, right in zip("ab", slopes, (c_x.sum(), -c_xx.sum()), strict=True):
-        hint = f"{name} may be a tensor that is trained: no float(), no .item(), no detach()."
+        hint = f"{name} may be a tensor that is trained. Do not call float(), .item() or detach() on it."
         if slope is None:
             raise Wrong(f"a gradient of {name}", None, hint)
         expect_close(slope, right, hint, rtol=1e-6)
@@ -171,9 +171,9 @@ def _nothing_left(fn: Callable) -> None:
     model = _Wave()
     fn(model, _points(), A, B)
     if model.w.grad is not None:
-        raise Wrong("no .grad on the weights", model.w.grad, "torch.autograd.grad returns gradients; backward() adds.")
+        raise Wrong("no .grad on the weights", model.w.grad, "Use torch.autograd.grad. backward() adds to .grad.")
     if model.calls != 1:
-        raise Wrong("1 call of the model", model.calls, "One forward pass has all derivatives in its graph.")
+        raise Wrong("1 call of the model", model.calls, "One forward pass has a graph with all derivatives.")
 
 
 def _no_grad_data(fn: Callable) -> None:
@@ -204,9 +204,9 @@ EXERCISE = Exercise(
         _nothing_left,
     ),
     hints=(
-        "Which of the inputs is differentiated by, and who records that?",
-        "Each point's value depends on its own row alone. What is then the gradient of the sum of all values?",
-        "Two things are differentiated later: c_x, for c_xx; and the whole, for training. What must stay for that?",
+        "By which tensor do you differentiate, and does it require gradients?",
+        "Each concentration depends only on its own row. What is then the gradient of the sum of all concentrations?",
+        "You differentiate c_x again, and training differentiates the residual. Which option keeps the graph for this?",
     ),
     code=(
         "points = points.detach().requires_grad_()",
