@@ -1,9 +1,9 @@
 """Say what to do about an error of torch, Python, CUDA, NCCL, HDF5 or git, in plain words.
 
 The input is an exception, or the name of its class and its message. The output is an entry of ``advice.toml``, which
-has a sentence that says what to do. For a command, the output is its exit status and its last line. An error of the
-course says itself what to do. Therefore it gets no advice, unless it passes on the error of a rank. TROUBLESHOOTING.md
-shows the whole table.
+has one line with the cause and what to do. For a command, the output is its exit status and its last line. An error of
+the course says itself what to do. Therefore it gets no advice, unless it passes on the error of a rank.
+TROUBLESHOOTING.md shows the whole table.
 """
 
 import functools

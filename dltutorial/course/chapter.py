@@ -36,7 +36,7 @@ class Chapter:
     """
 
     def __init__(self, number: str, preset: str | config.Preset = "auto") -> None:
-        """Choose the preset and show the environment. From now on, tracebacks end with a sentence of advice.
+        """Choose the preset and show the environment. From now on, tracebacks end with advice.
 
         Args:
             number: The number of the chapter, such as "01" or "01-further".
@@ -141,7 +141,7 @@ class Chapter:
 
 
 def advise_below_tracebacks() -> None:
-    """From now on, show a sentence of advice below each traceback in this notebook, if ``advice`` has one.
+    """From now on, show advice below each traceback in this notebook, if ``advice`` has one.
 
     An error of the course gets none, because its message says what to do. A second call changes nothing.
     """

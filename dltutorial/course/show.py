@@ -117,7 +117,7 @@ def box(
 
 
 def advice(text: str, title: str = "What to do") -> Shown:
-    """Return a box with one sentence of advice."""
+    """Return a box with advice."""
     html = box("advice", title, [("", text)], kind="advice", mark=title.lower()).html
     return Shown(html, f"{title}: {text}")
 

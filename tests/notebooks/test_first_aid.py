@@ -1,4 +1,4 @@
-"""In a real kernel an error keeps its traceback, and one sentence below it says what to do."""
+"""In a real kernel an error keeps its traceback, and a box below it says what to do."""
 
 import contextlib
 

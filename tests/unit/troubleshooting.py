@@ -10,17 +10,19 @@ def page() -> str:
     lines = [
         "# Troubleshooting",
         "",
-        "The tables show errors that you may see, and what to do about each of them. A notebook of the course also",
-        "shows the advice below the traceback of such an error. A `dltutorial` command shows the advice in its last",
-        "line. The command `python tests/unit/troubleshooting.py > TROUBLESHOOTING.md` makes this page from",
+        "The tables list error messages with their causes and fixes. Search this page for some words of your message.",
+        "Numbers and names in your message may be different. A notebook of the course also shows the cause and the fix",
+        "below the traceback of such an error, and a `dltutorial` command shows them in its last line.",
+        "",
+        "The command `python tests/unit/troubleshooting.py > TROUBLESHOOTING.md` makes this page from",
         "`dltutorial/advice.toml`.",
     ]
     for group in dict.fromkeys(one.group for one in advice.table()):
-        lines += ["", f"## {group}", "| you see | what to do |", "|---|---|"]
+        lines += ["", f"## {group}", "| error message | cause | what to do |", "|---|---|---|"]
         for one in advice.table():
             if one.group == group:
-                escaped = re.sub(r"([|*_<>])", r"\\\1", one.do)
-                lines.append(f"| `{one.example}` | {escaped} |")
+                cause, fix = re.sub(r"([|*_<>])", r"\\\1", one.do).split(". ", maxsplit=1)
+                lines.append(f"| `{one.example}` | {cause}. | {fix} |")
     return "\n".join(lines) + "\n"
 
 
