@@ -51,14 +51,14 @@ def test_a_chapter_finishes_with_its_claims_within_3_gb(path):
     assert row["status"] == "finished"
     assert row["claims"].get("failed", 0) == 0
     assert row["claims"].get("shown", 0) >= 1
-    assert sum(row["claims"].values()) >= 3
+    assert sum(row["claims"].values()) >= (1 if path.parent.name == "further" else 3)
     assert 30e6 < row["peak_bytes"] <= PEAK_BYTES
 
 
 @every_chapter
 def test_a_chapter_leaves_no_file_beside_the_learners(path):
     work = folder_of(path) / "work" / notebooks.number(path)
-    names = {file.name for file in work.iterdir() if file.suffix != ".py"}
+    names = {file.name for file in work.iterdir() if file.suffix not in (".py", ".sbatch")}
     assert names - LEFT_BY_ALL - set(notebooks.written(path)) == set()
 
 
