@@ -22,7 +22,7 @@ WORDS = 2600  # of the text without headings, tables and code
 CELLS = 52
 CODE_LINES = 32  # of a cell
 SCRIPT_LINES = 83  # of a file that a cell writes, without blank lines
-# The limits of chapters that are rewritten, whose card is a table with a row for each kind of minutes.
+# The limits of a core chapter.
 CORE_CELLS = 42
 CORE_VISIBLE_LINES = 205  # of all cells together, without blank lines and without files that the cells write
 CORE_CLAIMS = range(3, 7)
@@ -62,11 +62,6 @@ def visible_lines(path):
     """The number of lines of code that a reader sees, without blank lines and files that the cells write."""
     sources = [source for source in code(path, folded=False) if not source.startswith(notebooks.WRITES)]
     return sum(bool(line.strip()) for source in sources for line in source.splitlines())
-
-
-def is_rewritten(path):
-    """Whether the card of a chapter is a table with a row for each kind of minutes."""
-    return "| Reading |" in "".join(read(path)["cells"][0]["source"])
 
 
 def links(path):
@@ -146,11 +141,10 @@ def test_a_notebook_keeps_to_its_limits(path):
 
 
 @every_chapter
-def test_a_rewritten_chapter_is_short(path):
-    if is_rewritten(path):
-        assert len(read(path)["cells"]) <= CORE_CELLS
-        assert visible_lines(path) <= CORE_VISIBLE_LINES
-        assert len(re.findall(r"\bclaim\(", "\n".join(code(path)))) in CORE_CLAIMS
+def test_a_chapter_is_short(path):
+    assert len(read(path)["cells"]) <= CORE_CELLS
+    assert visible_lines(path) <= CORE_VISIBLE_LINES
+    assert len(re.findall(r"\bclaim\(", "\n".join(code(path)))) in CORE_CLAIMS
 
 
 @every_further
@@ -163,7 +157,7 @@ def test_each_drawing_has_a_text_that_replaces_it(path):
     texts = ["".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "markdown"]
     drawings = [alt for text in texts for alt in re.findall(r"!\[([^]]*)\]\([^)]*\.svg\)", text)]
     assert all(len(alt.split()) > 10 for alt in drawings)
-    if is_rewritten(path) and path not in FURTHER:
+    if path not in FURTHER:
         assert drawings
 
 
