@@ -31,6 +31,7 @@ export MIOPEN_USER_DB_PATH="/dev/shm/$USER-miopen" MIOPEN_CUSTOM_CACHE_DIR="/dev
 
 # Orion is the file system for jobs; MEMBERWORK is yours in each project.
 # https://docs.olcf.ornl.gov/data/index.html
+: "${MEMBERWORK:?set MEMBERWORK to your work folder on Orion; a login shell of Frontier sets it}"
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$MEMBERWORK/$SBATCH_ACCOUNT/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$MEMBERWORK/$SBATCH_ACCOUNT/dltutorial/data}"
 

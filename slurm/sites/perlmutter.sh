@@ -37,6 +37,7 @@ export FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd
 
 # Scratch is an all-flash Lustre; files that are not read are purged.
 # https://docs.nersc.gov/filesystems/perlmutter-scratch/
+: "${SCRATCH:?set SCRATCH to your folder on the scratch file system; a login shell of Perlmutter sets it}"
 export DLTUTORIAL_RUNS="${DLTUTORIAL_RUNS:-$SCRATCH/dltutorial/runs}"
 export DLTUTORIAL_DATA="${DLTUTORIAL_DATA:-$SCRATCH/dltutorial/data}"
 

@@ -86,11 +86,16 @@ def test_a_site_cites_its_documentation(site):
 
 
 @pytest.mark.parametrize("site", ["perlmutter", "juwels_booster", "jupiter", "frontier"])
-def test_a_site_that_needs_an_account_says_so_in_one_line(site):
-    source = f'source "{FOLDER / "sites" / site}.sh"'
-    done = subprocess.run(["bash", "-uc", source], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+@pytest.mark.parametrize("missing", ["SBATCH_ACCOUNT", "the scratch folder"])
+def test_a_site_says_in_one_line_which_variable_is_missing(site, missing):
+    env = {"PATH": "/usr/bin:/bin", "USER": "somebody"}
+    if missing == "the scratch folder":
+        env["SBATCH_ACCOUNT"] = "some"
+        missing = "MEMBERWORK" if site == "frontier" else "SCRATCH"
+    source = f'module() {{ :; }}; source "{FOLDER / "sites" / site}.sh"'
+    done = subprocess.run(["bash", "-c", source], capture_output=True, text=True, env=env)
     assert done.returncode != 0
-    assert "SBATCH_ACCOUNT" in done.stderr
+    assert missing in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
