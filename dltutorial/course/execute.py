@@ -184,6 +184,10 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 class _Memory:
     """A thread that measures the memory of the descendants of this process, until ``stop`` is set.
 
+    Ranks are forks of one process, so they share many pages. Linux divides a shared page by the number of its users
+    (proportional set size). This takes milliseconds per process. Therefore it is read only when a quick upper limit is
+    larger than before.
+
     Attributes:
         peak_bytes: the most memory that they had together at one time.
         descendants: all descendants since the thread has started.
@@ -197,18 +201,37 @@ class _Memory:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
+        highest = 0.0
         while not self.stop.wait(0.2):
-            own = 0
-            shared = 0
             processes = psutil.Process().children(recursive=True)
             self.descendants.update(processes)
-            for process in processes:
-                with contextlib.suppress(psutil.Error):
-                    memory = process.memory_info()
-                    shared_here = getattr(memory, "shared", 0)  # known on Linux only
-                    own += memory.rss - shared_here
-                    shared = max(shared, shared_here)
-            self.peak_bytes = max(self.peak_bytes, own + shared)
+            limit = _resident_bytes(processes)
+            if limit > 1.02 * highest:
+                highest = limit
+                used = _proportional_bytes(processes) if sys.platform == "linux" else limit
+                self.peak_bytes = max(self.peak_bytes, used)
+
+
+def _resident_bytes(processes: list[psutil.Process]) -> int:
+    """Return an upper limit of the memory of the processes. It counts pages of forks more than once."""
+    own = 0
+    shared = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            memory = process.memory_info()
+            shared_here = getattr(memory, "shared", 0)  # files in memory; known on Linux only
+            own += memory.rss - shared_here
+            shared = max(shared, shared_here)
+    return own + shared
+
+
+def _proportional_bytes(processes: list[psutil.Process]) -> int:
+    """Return the memory of the processes, in which each page counts once. Only Linux knows it."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total
 
 
 def _one_line(problem: Any, timeout_s: float) -> str:
