@@ -58,22 +58,23 @@ class Guess:
             show.display(self._field)
             self._field.observe(lambda _: handle.update(self._line()), names="value")
 
-    def score(self, measured: float) -> None:
+    def score(self, measured: float, label: str = "measured") -> None:
         """Show guess, model and measurement as bars over decades with their ratios, and record them.
 
         If a value is not positive and finite, it has no ratio, and a line says so.
 
         Args:
             measured: The measurement in ``unit``, also as a scalar of NumPy or torch.
+            label: What the value is if it was not measured, for example ``simulated``, ``counted`` or ``published``.
         """
         measured = float(measured)
         ratio = _ratio(self.value, measured)
         model_ratio = _ratio(self.model, measured)
         if _is_positive(measured):
-            show.display(self._picture(measured, ratio, model_ratio))
+            show.display(self._picture(measured, ratio, model_ratio, label))
         else:
             reason = f"{measured:g} {self.unit}: not a positive number, so there is nothing to compare"
-            show.display(show.line(("measured", reason)))
+            show.display(show.line((label, reason)))
         self._writer.write(
             self.name,
             measured,
@@ -88,7 +89,7 @@ class Guess:
             model_ratio=model_ratio,
         )
 
-    def _picture(self, measured: float, ratio: float | None, model_ratio: float | None) -> show.Shown:
+    def _picture(self, measured: float, ratio: float | None, model_ratio: float | None, label: str) -> show.Shown:
         """Return the bars, with the ratios in words as their title."""
         whose = "Your guess" if self.touched else "The default guess"
         bars = []
@@ -100,7 +101,7 @@ class Guess:
         if self.model is not None and model_ratio is not None:
             bars.append(("model", self.model))
             words.append(f"the model is {_in_words(model_ratio)}")
-        bars.append(("measured", measured))
+        bars.append((label, measured))
         return show.log_bars("; ".join(words) + ".", bars, self.unit)
 
     def _line(self) -> show.Shown:
@@ -111,7 +112,7 @@ class Guess:
 def _in_words(ratio: float) -> str:
     """Describe the ratio of a prediction and the measurement."""
     if 0.95 <= ratio <= 1.05:
-        return f"right within 5% ({ratio:.2f} of the measurement)"
+        return f"right within 5% (ratio {ratio:.2f})"
     if ratio > 1:
         return f"{three(ratio)} × too high"
     return f"{three(1 / ratio)} × too low"
