@@ -42,7 +42,7 @@ class Split:
         channel_names, channel_units: "channel 0", … and "" if the folder has no ``dataset.json``.
         geometry: "beta-plane" or "sphere".
         snapshot_s: seconds between neighbouring snapshots; None if the folder has no ``dataset.json``.
-        means_1C11, stds_1C11, time_means_1CHW: statistics of the training years, float32. The last may be None.
+        means_1C11, stds_1C11: statistics of the training years, float32.
     """
 
     folder: Path
@@ -57,7 +57,6 @@ class Split:
     snapshot_s: float | None
     means_1C11: np.ndarray
     stds_1C11: np.ndarray
-    time_means_1CHW: np.ndarray | None
 
     @property
     def sample_bytes(self) -> int:
@@ -87,9 +86,6 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
     rows, columns = crop or (H, W)
     means_1C11 = read_statistics(folder, "global_means", (1, C, 1, 1))
     stds_1C11 = read_statistics(folder, "global_stds", (1, C, 1, 1))
-    time_means_1CHW = None
-    if (folder / "stats" / "time_means.npy").exists():
-        time_means_1CHW = read_statistics(folder, "time_means", (1, C, H, W))[..., :rows, :columns]
     description = about(folder)
     return Split(
         folder=folder,
@@ -104,7 +100,6 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         snapshot_s=description.get("snapshot_s"),
         means_1C11=means_1C11,
         stds_1C11=stds_1C11,
-        time_means_1CHW=time_means_1CHW,
     )
 
 

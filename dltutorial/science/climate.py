@@ -174,20 +174,3 @@ class Samples(Dataset):
             name = CLASSES[int(counts_K.argmin())]
             raise DataError(f"{self.files[0].parent}: no pixel is of the class {name}; add samples")
         return counts_K / counts_K.sum()
-
-
-def count(predicted: Tensor, label: Tensor) -> Tensor:
-    """Count hits, false alarms and misses of each class, (3, K) float64, so that sums over ranks are exact."""
-    K = len(CLASSES)
-    pairs = (label * K + predicted).flatten()
-    counts_KK = torch.bincount(pairs, minlength=K * K).view(K, K).double()
-    hits_K = counts_KK.diagonal()
-    false_alarms_K = counts_KK.sum(0) - hits_K
-    misses_K = counts_KK.sum(1) - hits_K
-    return torch.stack([hits_K, false_alarms_K, misses_K])
-
-
-def iou(counts_3K: Tensor) -> Tensor:
-    """Return the intersection over union of each class, (K,). It is 1 if neither side has the class."""
-    union_K = counts_3K.sum(0)
-    return torch.where(union_K > 0, counts_3K[0] / union_K.clamp_min(1), 1.0)

@@ -13,29 +13,22 @@ N_REDSHIFTS = 4
 class CosmoNet(nn.Module):
     """Convolutions with a pooling behind each, then three dense layers: (B, C, side, side, side) → (B, P)."""
 
-    def __init__(self, side: int, width: int, n_layers: int, published: bool = False) -> None:
+    def __init__(self, width: int, n_layers: int) -> None:
         """Create random weights.
 
         Args:
-            side: The number of cells along an edge of a box. Each convolution is followed by a halving of the box.
             width: The number of channels of the first layer. Each further layer has twice as many.
-            n_layers: The number of convolutions.
-            published: Pool by maxima, and give all cells to the dense layers, as MLPerf HPC does since its version
-                1.0 (here without dropout). Otherwise pool by means, and give the mean over space to the dense layers.
+            n_layers: The number of convolutions. Each of them is followed by a halving of the box.
         """
         super().__init__()
-        self.published = published
         self.convolutions = nn.ModuleList()
         n_in = N_REDSHIFTS
         for number in range(n_layers):
             n_out = width * 2**number
             self.convolutions.append(nn.Conv3d(n_in, n_out, 3, padding=1))
             n_in = n_out
-        n_flat = n_in
-        if published:
-            n_flat *= (side // 2**n_layers) ** 3
         self.dense = nn.Sequential(
-            nn.Linear(n_flat, 128),
+            nn.Linear(n_in, 128),
             nn.LeakyReLU(),
             nn.Linear(128, 64),
             nn.LeakyReLU(),
@@ -44,10 +37,7 @@ class CosmoNet(nn.Module):
 
     def forward(self, x_BCDHW: Tensor) -> Tensor:
         """Return the parameters (B, P) of boxes."""
-        pool = F.max_pool3d if self.published else F.avg_pool3d
         for convolution in self.convolutions:
             x_BCDHW = F.leaky_relu(convolution(x_BCDHW))
-            x_BCDHW = pool(x_BCDHW, 2)
-        if self.published:
-            return self.dense(x_BCDHW.flatten(1))
+            x_BCDHW = F.avg_pool3d(x_BCDHW, 2)
         return self.dense(x_BCDHW.mean((2, 3, 4)))

@@ -143,25 +143,3 @@ class Tiles(Dataset):
         with formats.open_hdf5(self.file) as h5:
             reflectance = h5["images"][index].astype(np.float32)
         return (torch.from_numpy(reflectance) - 2000) / 500, self.labels_NK[index]
-
-
-def count(predicted_NK: Tensor, label_NK: Tensor) -> Tensor:
-    """Count hits, false alarms and misses of each class, (3, K) float64, so that sums over ranks are exact."""
-    predicted_NK = predicted_NK.bool()
-    label_NK = label_NK.bool()
-    hits_K = (predicted_NK & label_NK).sum(0)
-    false_alarms_K = (predicted_NK & ~label_NK).sum(0)
-    misses_K = (~predicted_NK & label_NK).sum(0)
-    return torch.stack([hits_K, false_alarms_K, misses_K]).double()
-
-
-def f1_by_class(counts_3K: Tensor) -> Tensor:
-    """Return the F1 of each class, (K,): twice the hits, over that plus all errors. It is 0 for a class without any."""
-    hits_K, false_alarms_K, misses_K = counts_3K
-    return 2 * hits_K / (2 * hits_K + false_alarms_K + misses_K).clamp_min(1)
-
-
-def f1(counts_3K: Tensor) -> tuple[float, float]:
-    """Return micro F1, which adds up the counts of all classes first, and macro F1, the mean over classes."""
-    micro = f1_by_class(counts_3K.sum(1, keepdim=True))
-    return micro.item(), f1_by_class(counts_3K).mean().item()

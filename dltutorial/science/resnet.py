@@ -19,22 +19,21 @@ def norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(1, channels)
 
 
-def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+def convolution(n_in: int, n_out: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
     """Return a convolution that keeps the size except for its stride, a norm and a ReLU."""
-    padding = dilation * (kernel // 2)
-    layer = nn.Conv2d(n_in, n_out, kernel, stride, padding, dilation, bias=False)
+    layer = nn.Conv2d(n_in, n_out, kernel, stride, padding=kernel // 2, bias=False)
     return nn.Sequential(layer, norm(n_out), nn.ReLU())
 
 
 class Bottleneck(nn.Module):
     """Three convolutions and a shortcut: to few channels, 3 × 3 among these, and to four times as many."""
 
-    def __init__(self, n_in: int, width: int, stride: int = 1, dilation: int = 1) -> None:
+    def __init__(self, n_in: int, width: int, stride: int = 1) -> None:
         super().__init__()
         n_out = 4 * width
         self.branch = nn.Sequential(
             convolution(n_in, width, kernel=1),
-            convolution(width, width, 3, stride, dilation),
+            convolution(width, width, 3, stride),
             nn.Conv2d(width, n_out, 1, bias=False),
             norm(n_out),
         )
@@ -57,40 +56,33 @@ class ResNet(nn.Module):
         depths: tuple[int, ...] = (3, 4, 6, 3),
         width: int = 64,
         quarter: bool = True,
-        dilated_stages: int = 0,
     ) -> None:
         """Create random weights.
 
         Args:
             channels: The number of channels of the images.
-            classes: The number of classes. With 0 there is no linear layer, and only ``stages`` is useful.
+            classes: The number of classes.
             depths: The number of bottlenecks in each stage.
             width: The narrow width of the first stage. Each further stage has twice the width.
             quarter: The first layers keep a quarter of the rows (7 × 7 and a pooling), as for photographs. Otherwise
                 they keep half of the rows.
-            dilated_stages: This number of last stages keeps the size of the image, and dilates its convolutions.
         """
         super().__init__()
         if quarter:
             self.stem = nn.Sequential(convolution(channels, width, 7, 2), nn.MaxPool2d(3, 2, 1))
         else:
             self.stem = nn.Sequential(convolution(channels, width, 3, 2))
-        self.body = nn.ModuleList()
-        self.n_out = width
-        dilation = 1
+        self.body = nn.Sequential()
+        n_in = width
         for number, depth in enumerate(depths):
             narrow = width * 2**number
-            dilated = number >= len(depths) - dilated_stages
-            if dilated:
-                dilation *= 2
-            stride = 1 if dilated or number == 0 else 2
-            stage = [Bottleneck(self.n_out, narrow, stride, dilation)]
-            stage += [Bottleneck(4 * narrow, narrow, 1, dilation) for _ in range(depth - 1)]
-            self.body.append(nn.Sequential(*stage))
-            self.n_out = 4 * narrow
-        self.head: nn.Module = nn.Linear(self.n_out, classes) if classes else nn.Identity()
-        if classes:
-            self.start_as_identity()
+            stride = 1 if number == 0 else 2
+            self.body.append(Bottleneck(n_in, narrow, stride))
+            for _ in range(depth - 1):
+                self.body.append(Bottleneck(4 * narrow, narrow))
+            n_in = 4 * narrow
+        self.head = nn.Linear(n_in, classes)
+        self.start_as_identity()
 
     def start_as_identity(self) -> None:
         """Set the last norm of each branch to 0, so that a bottleneck returns its shortcut (Goyal et al. 2017)."""
@@ -98,15 +90,7 @@ class ResNet(nn.Module):
             if isinstance(module, Bottleneck):
                 nn.init.zeros_(module.branch[-1].weight)  # type: ignore[arg-type]
 
-    def stages(self, x_BCHW: Tensor) -> list[Tensor]:
-        """Return the output of each stage."""
-        outputs = []
-        x_BCHW = self.stem(x_BCHW)
-        for stage in self.body:
-            x_BCHW = stage(x_BCHW)
-            outputs.append(x_BCHW)
-        return outputs
-
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the logits (B, K)."""
-        return self.head(self.stages(x_BCHW)[-1].mean((2, 3)))
+        features_BCHW = self.body(self.stem(x_BCHW))
+        return self.head(features_BCHW.mean((2, 3)))

@@ -1,4 +1,4 @@
-"""Bacteria in a dish: a simulation with four constants, and a file layout for many of its runs.
+"""Bacteria in a dish: a simulation with four constants.
 
 Bacteria u spread from the middle of a dish, eat a nutrient n, and die without it. Some settings leave a ring.
 
@@ -8,21 +8,13 @@ A run starts with a drop, u = exp(-(x/0.1)²), and n = 1. Its result is u at tim
 constants are in their ranges, on a logarithmic scale from 0 to 1. Cao et al. 2016 (doi:10.1016/j.cell.2016.03.006)
 describe rings of bacteria, Wang et al. 2019 (doi:10.1038/s41467-019-12342-y) surrogates that screen settings.
 
-The files have the names of PDEBench's 1-D layout (arXiv:2210.07182), and beside them the settings:
-
-    <folder>/train.h5, valid.h5     ``tensor`` (N, X) float32, ``x-coordinate`` (X,), ``settings`` (N, P) float32, 0 … 1
-
-Legend: N runs, B runs in a batch, P constants, X points, K cosines.
+Legend: B runs in a batch, P constants, X points, K cosines.
 """
 
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
-
-from dltutorial import paths
-from dltutorial.science.building import new_folder, write_arrays
 
 # Of the diffusion of bacteria D and nutrient N, the growth r and the death rate m.
 SMALLEST = (2e-3, 1e-3, 20.0, 1.0)
@@ -86,21 +78,3 @@ def cosines(n: int) -> Tensor:
     table_XK *= math.sqrt(2 / n)
     table_XK[:, 0] /= math.sqrt(2)
     return table_XK.float()
-
-
-def ensure(n_train: int, n_valid: int = 500) -> Path:
-    """Return a folder of simulated runs at random settings, and build it if it does not exist."""
-    folder = paths.data_dir() / f"surrogate-{n_train}-{n_valid}"
-    if not folder.exists():
-        generator = torch.Generator().manual_seed(0)
-        with new_folder(folder) as temporary:
-            for split, n in (("train", n_train), ("valid", n_valid)):
-                settings_NP = torch.rand(n, len(SMALLEST), generator=generator)
-                profiles_NX = torch.cat([simulate(part) for part in settings_NP.split(1000)])
-                content = {
-                    "settings": settings_NP,
-                    "tensor": profiles_NX,
-                    "x-coordinate": points(N_POINTS),
-                }
-                write_arrays(temporary / f"{split}.h5", content)
-    return folder

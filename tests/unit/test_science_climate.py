@@ -1,12 +1,10 @@
-"""Labelled weather: what the rules find, DeepCAM's layout, the network and IoU."""
+"""Labelled weather: what the rules find, and DeepCAM's layout."""
 
 import numpy as np
 import pytest
-import torch
 
 from dltutorial.errors import DataError
 from dltutorial.science import climate
-from dltutorial.science.atrous import AtrousNet
 from dltutorial.science.building import write_arrays
 
 
@@ -95,16 +93,3 @@ def test_a_class_that_never_occurs_is_one_line(folder):
         write_sample(file, np.zeros((8, 16)))
     with pytest.raises(DataError, match="no pixel is of the class cyclone"):
         climate.Samples(folder, "train").class_shares()
-
-
-def test_the_network_takes_the_published_size():
-    with torch.device("meta"):
-        assert AtrousNet(16, 3)(torch.zeros(1, 16, 768, 1152)).shape == (1, 3, 768, 1152)
-        assert AtrousNet(5, 3, width=4)(torch.zeros(2, 5, 32, 48)).shape == (2, 3, 32, 48)
-
-
-def test_iou_is_hits_over_what_either_side_has():
-    label, predicted = torch.tensor([0, 0, 1, 1, 0]), torch.tensor([0, 1, 1, 0, 0])
-    counts_3K = climate.count(predicted, label)
-    assert counts_3K.tolist() == [[2, 1, 0], [1, 1, 0], [1, 1, 0]]
-    assert climate.iou(counts_3K).tolist() == pytest.approx([0.5, 1 / 3, 1.0])

@@ -2,7 +2,6 @@
 
 import math
 
-import h5py
 import pytest
 import torch
 
@@ -27,15 +26,6 @@ def test_half_the_step_has_a_quarter_of_the_error():
     right = surrogate.simulate(MIDDLE, n_steps=1600)
     errors = [(surrogate.simulate(MIDDLE, n_steps=n) - right).norm() for n in (100, 200)]
     assert 3 < errors[0] / errors[1] < 6
-
-
-def test_runs_are_simulated_as_their_settings_say(tmp_path, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path))
-    with h5py.File(surrogate.ensure(30, n_valid=10) / "train.h5") as h5:
-        settings_NP = torch.from_numpy(h5["settings"][...])
-        profiles_NX = torch.from_numpy(h5["tensor"][...])
-    assert (settings_NP.shape, profiles_NX.shape) == ((30, 4), (30, 64))
-    torch.testing.assert_close(profiles_NX[3:4], surrogate.simulate(settings_NP[3:4]), rtol=1e-4, atol=1e-5)
 
 
 def test_the_solute_settles_to_the_known_profile():

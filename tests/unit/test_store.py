@@ -36,14 +36,8 @@ def test_a_crop_takes_the_first_rows_and_columns(own_data):
     complete = store.open_split(own_data)
     split = store.open_split(own_data, crop=(12, 99))
     assert (split.shape, split.grid) == ((3, 12, 24), (16, 24))
-    assert np.array_equal(split.time_means_1CHW, complete.time_means_1CHW[:, :, :12])
     with split.open_year(1) as cropped, complete.open_year(1) as year:
         assert np.array_equal(cropped.snapshots(4, 3), year.snapshots(4, 3)[:, :, :12])
-
-
-def test_time_means_may_be_missing(own_data):
-    (own_data / "stats" / "time_means.npy").unlink()
-    assert store.open_split(own_data).time_means_1CHW is None
 
 
 def write_another_grid(file):
@@ -69,7 +63,6 @@ BAD = {  # the case: (the file or folder that the message names, a function that
     "another grid": ("train/1980.h5", write_another_grid),
     "no statistics": ("stats/global_stds.npy", Path.unlink),
     "statistics of another shape": ("stats/global_means.npy", save(ONES[:, :2])),
-    "time means of another shape": ("stats/time_means.npy", save(ONES)),
     "a deviation of 0": ("stats/global_stds.npy", save(0 * ONES)),
     "statistics with NaN": ("stats/global_means.npy", save(np.nan * ONES)),
     "no JSON": ("dataset.json", lambda file: file.write_text("{")),
