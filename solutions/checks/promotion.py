@@ -16,14 +16,14 @@ from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 
 ETA = 3  # one of so many configurations is promoted
-N_RUNGS = 3
+N_LEVELS = 3
 _N_CONFIGS = 30  # of a random history
 _N_HISTORIES = 200
 _N_EVENTS = 80
 _N_WORKERS = 4
 _SHOWN_IN_LINE = 6
-Job = tuple[int, int]  # the numbers of the configuration and of the rung
-# ("ask", a possible job, another one, …), ("tell", configuration, rung, error) or ("lost", configuration, rung)
+Job = tuple[int, int]  # the numbers of the configuration and of the level
+# ("ask", a possible job, another one, …), ("tell", configuration, level, error) or ("lost", configuration, level)
 Event = tuple[Any, ...]
 
 
@@ -31,44 +31,44 @@ class Promotion:
     """The correct answer: asynchronous successive halving.
 
     Attributes:
-        errors: For each rung, the error of each configuration that has arrived, in the order of arrival.
-        promoted: For each rung, the configurations that were promoted from it.
+        errors: For each level, the error of each configuration that has arrived, in the order of arrival.
+        promoted: For each level, the configurations that were promoted from it.
     """
 
-    def __init__(self, configs: Iterable[int], n_rungs: int = N_RUNGS, eta: int = ETA) -> None:
+    def __init__(self, configs: Iterable[int], n_levels: int = N_LEVELS, eta: int = ETA) -> None:
         """Nothing has run yet."""
         self._new_configs = iter(configs)
         self._lost_configs: list[int] = []
         self._eta = eta
-        self.errors: list[dict[int, float]] = [{} for _ in range(n_rungs)]
-        self.promoted: list[set[int]] = [set() for _ in range(n_rungs)]
+        self.errors: list[dict[int, float]] = [{} for _ in range(n_levels)]
+        self.promoted: list[set[int]] = [set() for _ in range(n_levels)]
 
     def ask(self) -> Job | None:
         """Return the next job, or None if there is nothing to do now."""
-        for rung in reversed(range(len(self.errors) - 1)):
-            for config in self._best(rung):
-                if config not in self.promoted[rung]:
-                    self.promoted[rung].add(config)
-                    return config, rung + 1
+        for level in reversed(range(len(self.errors) - 1)):
+            for config in self._best(level):
+                if config not in self.promoted[level]:
+                    self.promoted[level].add(config)
+                    return config, level + 1
         if self._lost_configs:
             return self._lost_configs.pop(0), 0
         new_config = next(self._new_configs, None)
         return None if new_config is None else (new_config, 0)
 
-    def _best(self, rung: int) -> list[int]:
-        """Return the best configurations of a rung, without those that have diverged."""
-        errors = self.errors[rung]
+    def _best(self, level: int) -> list[int]:
+        """Return the best configurations of a level, without those that have diverged."""
+        errors = self.errors[level]
         best = sorted(errors, key=lambda config: errors[config])[: len(errors) // self._eta]
         return [config for config in best if math.isfinite(errors[config])]
 
-    def tell(self, config: int, rung: int, error: float) -> None:
+    def tell(self, config: int, level: int, error: float) -> None:
         """Take the error of a configuration. One that has diverged is the last of all."""
-        self.errors[rung][config] = error if math.isfinite(error) else math.inf
+        self.errors[level][config] = error if math.isfinite(error) else math.inf
 
-    def lost(self, config: int, rung: int) -> None:
+    def lost(self, config: int, level: int) -> None:
         """Take back a job whose worker has died."""
-        if rung:
-            self.promoted[rung - 1].discard(config)
+        if level:
+            self.promoted[level - 1].discard(config)
         else:
             self._lost_configs.append(config)
 
@@ -88,20 +88,20 @@ class _Day(NamedTuple):
         name: The name of the case.
         hint: The hint for a wrong answer.
         events: The events.
-        n_configs, n_rungs, eta: The arguments of the learner's class.
+        n_configs, n_levels, eta: The arguments of the learner's class.
     """
 
     name: str
     hint: str
     events: list[Event]
     n_configs: int = 9
-    n_rungs: int = N_RUNGS
+    n_levels: int = N_LEVELS
     eta: int = ETA
 
 
 def _check(fn: Callable, day: _Day) -> None:
     """Send the events to the answer. After "ask", the answer must return one of the jobs that the event names."""
-    answer = fn(range(day.n_configs), day.n_rungs, day.eta)
+    answer = fn(range(day.n_configs), day.n_levels, day.eta)
     history: list[str] = []
     for kind, *arguments in day.events:
         try:
@@ -133,9 +133,9 @@ def _wrong(difference: _Difference, hint: str) -> Wrong:
     return Wrong(f"ask() → {difference.expected}, {when}", difference.got, hint, "\n".join(lines))
 
 
-def _arrivals(errors: Iterable[float], rung: int = 0, first: int = 0) -> list[Event]:
+def _arrivals(errors: Iterable[float], level: int = 0, first: int = 0) -> list[Event]:
     """Return events in which consecutive configurations arrive with these errors."""
-    return [("tell", config, rung, error) for config, error in enumerate(errors, first)]
+    return [("tell", config, level, error) for config, error in enumerate(errors, first)]
 
 
 def _asks(*jobs: Job | None) -> list[Event]:
@@ -148,22 +148,22 @@ def _new(n: int, first: int = 0) -> list[Event]:
     return _asks(*((config, 0) for config in range(first, first + n)))
 
 
-_BEGIN = "Nothing has arrived yet, so the next config begins at rung 0. If no config is left, ask() returns None."
+_BEGIN = "Nothing has arrived yet, so the next config begins at level 0. If no config is left, ask() returns None."
 _THIRD = "Only the best third of the configs that have arrived may continue, rounded down: 1 of 3, 1 of 5, 2 of 6."
-_TWICE = "This config was promoted before. A config is promoted only once from each rung."
-_HIGH = "Configs of two rungs may be promoted. Take the higher one first, because most training was spent there."
-_WITHIN_RUNG = "Compare errors of the same rung only, because an error after a short training is larger."
+_TWICE = "This config was promoted before. A config is promoted only once from each level."
+_HIGH = "Configs of two levels may be promoted. Take the higher one first, because most training was spent there."
+_WITHIN_LEVEL = "Compare errors of the same level only, because an error after a short training is larger."
 _WAIT = "Other jobs still run, but nobody waits for them. Decide by the configs that have arrived."
 _NAN = "A config that has diverged never continues. But it has arrived, so it counts."
 _LOST_0 = "Its worker died, so it has not arrived. It begins once more, before new configs."
-_LOST_1 = "Its worker died on the higher rung, so this promotion does not count. It may be promoted again."
-_STILL = "Its error on the rung below is still valid. Take back only the promotion."
+_LOST_1 = "Its worker died on the higher level, so this promotion does not count. It may be promoted again."
+_STILL = "Its error on the level below is still valid. Take back only the promotion."
 _END = "If there is nothing to do now, the study has not ended. A later error may allow a promotion."
 _OVER = "Only the best third of the configs that have arrived *now* may continue. A config may have left it."
-_LAST = "No config continues from the last rung. The number of rungs and eta are given to __init__."
+_LAST = "No config continues from the last level. The number of levels and eta are given to __init__."
 _FIRST = "If two errors are equal, the first that arrived continues. Keep the order of arrival."
-_BEFORE = "Promotions come before everything that begins at rung 0, also before what was lost there."
-_QUEUE = "Several configs were lost at rung 0. The one that was lost first begins first."
+_BEFORE = "Promotions come before everything that begins at level 0, also before what was lost there."
+_QUEUE = "Several configs were lost at level 0. The one that was lost first begins first."
 _TIES = "Also with equal errors, only 1 of eta configs continues."
 
 
@@ -182,7 +182,7 @@ def _check_random_histories(fn: Callable) -> None:
 
 def _compare_random_history(fn: Callable, generator: random.Random, with_deaths: bool) -> _Difference | None:
     """Send random events to the answer and to the reference until their jobs differ."""
-    answer = fn(range(_N_CONFIGS), N_RUNGS, ETA)
+    answer = fn(range(_N_CONFIGS), N_LEVELS, ETA)
     reference = Promotion(range(_N_CONFIGS))
     history: list[str] = []
     running: list[Job] = []
@@ -246,14 +246,14 @@ _DAYS = (
         [*_FOUR_ARRIVED, *_asks((3, 1), (4, 0))],
     ),
     _Day(
-        "The higher rung first, and each rung is compared separately",
-        f"{_HIGH} {_WITHIN_RUNG}",
+        "The higher level first, and each level is compared separately",
+        f"{_HIGH} {_WITHIN_LEVEL}",
         [
             *_new(9),
             *_arrivals(n / 10 for n in range(9)),
             *_asks((0, 1), (1, 1), (2, 1)),
             *_new(3, first=9),
-            *_arrivals((0.9, 0.8, 0.95), rung=1),
+            *_arrivals((0.9, 0.8, 0.95), level=1),
             *_arrivals((-0.1, -0.2, -0.3), first=9),
             *_asks((1, 2), (11, 1)),
         ],
@@ -277,10 +277,10 @@ _DAYS = (
         ],
     ),
     _Day(
-        "Two rungs, and every second config continues",
+        "Two levels, and every second config continues",
         _LAST,
         [*_FOUR_ARRIVED, *_asks((3, 1), (1, 1)), ("tell", 3, 1, 0.05), ("tell", 1, 1, 0.06), *_asks((4, 0))],
-        n_rungs=2,
+        n_levels=2,
         eta=2,
     ),
     _Day(
@@ -296,12 +296,12 @@ _DAYS = (
         ],
     ),
     _Day(
-        "A config that is lost at rung 0 begins once more",
+        "A config that is lost at level 0 begins once more",
         _LOST_0,
         [*_new(3), ("lost", 1, 0), *_asks((1, 0), (3, 0)), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1))],
     ),
     _Day(
-        "Two configs are lost at rung 0",
+        "Two configs are lost at level 0",
         _QUEUE,
         [*_new(3), ("lost", 2, 0), ("lost", 0, 0), *_asks((2, 0), (0, 0), (3, 0))],
     ),
@@ -311,12 +311,12 @@ _DAYS = (
         [*_new(4), ("lost", 3, 0), *_arrivals((0.5, 0.2, 0.4)), *_asks((1, 1), (3, 0))],
     ),
     _Day(
-        "A config that is lost at rung 1 is promoted again",
+        "A config that is lost at level 1 is promoted again",
         _LOST_1,
         [*_PROMOTED, ("lost", 1, 1), *_asks((1, 1), (3, 0))],
     ),
     _Day(
-        "The error on the rung below remains after a death",
+        "The error on the level below remains after a death",
         _STILL,
         [
             *_PROMOTED,
@@ -340,8 +340,8 @@ EXERCISE = Exercise(
     cases=(*(case(day.name, _check, day) for day in _DAYS), _check_random_histories),
     hints=(
         "Which configs may be compared? Which have arrived, which still run, which were promoted, and which are lost?",
-        "What does a death take back, the error below or the promotion? And at rung 0, where no promotion was made?",
-        "Which rung comes first when a worker asks? What happens if no config may continue?",
+        "What does a death take back, the error below or the promotion? And at level 0, where no promotion was made?",
+        "Which level comes first when a worker asks? What happens if no config may continue?",
     ),
     code=("best = sorted(errors, key=errors.get)[: len(errors) // self.eta]",),
 )

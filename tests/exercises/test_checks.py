@@ -267,7 +267,7 @@ def test_a_backward_pass_that_is_still_blank_leaves_the_forward_pass_its_tick(na
 
 def test_a_record_of_events_is_shown_in_full_and_an_error_by_its_name():
     wrong = {label: source for label, source, _ in answers("promotion")["WRONG"]}
-    long = "a death at the last rung undoes the first promotion"
+    long = "a death at the last level undoes the first promotion"
     outcome = check.promotion.examine(answer("solutions", "promotion", instead=wrong[long]))
     assert len(outcome.trace.split("), ")) > 12
     assert "..." not in outcome.trace
