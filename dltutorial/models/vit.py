@@ -28,8 +28,6 @@ a token, N heads, E = D/N width of a head.
 Source: Dosovitskiy et al. 2020 (arXiv:2010.11929).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,20 +41,16 @@ class Attention(nn.Module):
     Therefore consecutive rows are complete heads, and tensor parallelism can give each rank some of them.
     """
 
-    def __init__(self, dim: int, heads: int, fused: bool = True) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         """Make the layers.
 
         Args:
             dim: D.
             heads: N, which divides D.
-            fused: With False, ``naive_attention`` replaces torch's fused kernel.
         """
         super().__init__()
         self.heads = heads
         self.head_dim = dim // heads
-        self.attend: Callable[..., Tensor] = F.scaled_dot_product_attention
-        if not fused:
-            self.attend = naive_attention
         self.qkv = nn.Linear(dim, 3 * dim)
         self.out = nn.Linear(dim, dim)
 
@@ -65,25 +59,18 @@ class Attention(nn.Module):
         B, T, _ = x_BTD.shape
         qkv_BTN3E = self.qkv(x_BTD).view(B, T, -1, 3, self.head_dim)  # -1 stands for the heads of this rank
         q_BNTE, k_BNTE, v_BNTE = qkv_BTN3E.permute(3, 0, 2, 1, 4)
-        mixed_BNTE = self.attend(q_BNTE, k_BNTE, v_BNTE)
+        mixed_BNTE = F.scaled_dot_product_attention(q_BNTE, k_BNTE, v_BNTE)
         return self.out(mixed_BNTE.transpose(1, 2).reshape(B, T, -1))
-
-
-def naive_attention(q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
-    """Compute attention as in its formula. It writes T × T weights for each head to memory, and reads them again."""
-    scores_BNTT = q_BNTE @ k_BNTE.transpose(-2, -1) / q_BNTE.shape[-1] ** 0.5
-    weights_BNTT = scores_BNTT.softmax(-1)
-    return weights_BNTT @ v_BNTE
 
 
 class Block(nn.Module):
     """Attention, then an MLP of width 4 D. A layer norm precedes each of them, and their outputs are added to x."""
 
-    def __init__(self, dim: int, heads: int, fused_attention: bool = True, norm_eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, heads: int, norm_eps: float = 1e-5) -> None:
         """Make the layers. The arguments are those of ``ViT``."""
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim, norm_eps)
-        self.attention = Attention(dim, heads, fused_attention)
+        self.attention = Attention(dim, heads)
         self.norm_mlp = nn.LayerNorm(dim, norm_eps)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
@@ -107,7 +94,6 @@ class ViT(nn.Module):
         heads: int = 8,
         *,
         predict_change: bool = True,
-        fused_attention: bool = True,
         head_bias: bool = True,
         norm_eps: float = 1e-5,
         checkpoint_blocks: bool = False,
@@ -124,7 +110,6 @@ class ViT(nn.Module):
             heads: N, the number of attention heads. It divides ``dim``.
             predict_change: Add the network's output to its input, and start with a head of zeros. Then the untrained
                 model is exactly the persistence forecast.
-            fused_attention: With False, ``naive_attention`` replaces torch's fused kernel.
             head_bias: Whether the head has a bias.
             norm_eps: The number that layer norms add to the variance.
             checkpoint_blocks: Save only the input of each block for the backward pass, and recompute the rest.
@@ -136,7 +121,7 @@ class ViT(nn.Module):
         self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
         n_tokens = (height // patch) * (width // patch)
         self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, dim))
-        self.blocks = nn.ModuleList(Block(dim, heads, fused_attention, norm_eps) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(dim, heads, norm_eps) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, norm_eps)
         self.head = nn.Linear(dim, channels * patch**2, bias=head_bias)
         self.apply(initialise)

@@ -6,11 +6,13 @@ Output: bytes of weights, copies, gradients, optimizer state and activations.
 *Activations* are what the forward pass saves for the backward pass. A block saves 16 arrays of B × T × D values. Two of
 them are the inputs of its norms, in the format of the residual stream. The other 14 are in the format of the matmuls:
 the inputs of qkv (1), attention (3), the projection of attention (1), the first layer of the MLP (1), GELU (4) and the
-second layer of the MLP (4). Attention that is not fused also saves its T × T weights. Small vectors do not count.
-Korthikanti et al. 2022 (arXiv:2205.05198), section 4, count the same arrays for language models.
+second layer of the MLP (4). Attention is one fused kernel, so its T × T weights are not saved. Small vectors do not
+count. Korthikanti et al. 2022 (arXiv:2205.05198), section 4, count the same arrays for language models.
 
-With *checkpointing* a block saves only its input, and recomputes the rest during the backward pass. Therefore the
-activations of one block are there at a time (their section 5; Chen et al. 2016, arXiv:1604.06174).
+With *checkpointing* a block saves only its input, and recomputes the rest in the backward pass. The most memory is
+needed when the last block has been recomputed: the inputs of all L blocks, the other 15 arrays of this block, the
+gradient of its output (1), and the gradient of the wide array between the two layers of its MLP (4). With values of one
+format, this is L + 20 arrays (chapter 16; Chen et al. 2016, arXiv:1604.06174).
 
 *Sharding* follows ZeRO, Rajbhandari et al. 2020 (arXiv:1910.02054), section 5. In stage 1 each of N ranks has 1/N of
 the optimizer state, which includes the master weights. Stage 2 also shards the gradients, and stage 3 the weights.
@@ -69,14 +71,12 @@ class Shape:
     Attributes:
         dim: Width D.
         depth: The number of blocks.
-        heads: The number of attention heads.
         tokens: The number of tokens T, which are the patches of a sample.
         patch_values: Numbers in a patch, over all channels.
     """
 
     dim: int
     depth: int
-    heads: int
     tokens: int
     patch_values: int
 
@@ -84,7 +84,7 @@ class Shape:
     def of(cls, preset: Preset) -> "Shape":
         """The shape of a preset's model."""
         patch_values = preset.n_channels * preset.patch**2
-        return cls(preset.dim, preset.depth, preset.heads, preset.n_tokens, patch_values)
+        return cls(preset.dim, preset.depth, preset.n_tokens, patch_values)
 
     @property
     def matrix_parameters(self) -> int:
@@ -99,27 +99,25 @@ class Shape:
         other_vectors = 3 * self.dim + self.patch_values  # the last norm, and the biases of embedding and head
         return self.matrix_parameters + self.depth * block_vectors + positions + other_vectors
 
-    def activation_bytes(self, batch: int, formats: Formats, fused: bool = True, checkpointing: bool = False) -> int:
-        """Bytes that the forward pass saves for the backward pass, without autocast's copies of weights.
+    def activation_bytes(self, batch: int, formats: Formats, checkpointing: bool = False) -> int:
+        """Bytes of activations when they need the most memory, without autocast's copies of weights.
 
         Args:
             batch: Samples B on this rank.
             formats: Bytes of a value.
-            fused: Whether one kernel computes the attention.
-            checkpointing: Whether blocks save only their input.
+            checkpointing: Whether blocks save only their input. Then gradients of activations count, too.
         """
         values_BTD = batch * self.tokens * self.dim
-        block_bytes = values_BTD * (2 * formats.stream + 14 * formats.product)
-        if not fused:
-            block_bytes += batch * self.heads * self.tokens**2 * formats.product
-        if checkpointing:
-            blocks_bytes = self.depth * values_BTD * formats.stream + block_bytes
-        else:
-            blocks_bytes = self.depth * block_bytes
-        norm_and_head_bytes = values_BTD * (formats.stream + formats.product)
-        values_of_fields = batch * self.tokens * self.patch_values
-        loss_and_embedding_bytes = values_of_fields * (2 * formats.stream + formats.product)
-        return blocks_bytes + norm_and_head_bytes + loss_and_embedding_bytes
+        values_of_field = batch * self.tokens * self.patch_values
+        batch_bytes = values_of_field * (formats.product + formats.stream)  # the input, and the target of the loss
+        norm_head_and_loss_bytes = values_BTD * (formats.stream + formats.product) + values_of_field * formats.stream
+        if not checkpointing:
+            blocks_bytes = self.depth * values_BTD * (2 * formats.stream + 14 * formats.product)
+            return batch_bytes + blocks_bytes + norm_head_and_loss_bytes
+        inputs_bytes = self.depth * values_BTD * formats.stream
+        # When a block is recomputed, the activations of norm, head and loss are released already.
+        recomputed_bytes = values_BTD * (2 * formats.stream + 18 * formats.product)
+        return batch_bytes + inputs_bytes + max(recomputed_bytes, norm_head_and_loss_bytes)
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,6 @@ def of_step(
     formats: str = "fp32",
     optimizer: str = "adamw",
     *,
-    fused: bool = True,
     checkpointing: bool = False,
     ranks: int = 1,
     stage: int = 0,
@@ -157,7 +154,6 @@ def of_step(
         batch: Samples on this rank.
         formats: A key of ``FORMATS``.
         optimizer: A key of ``OPTIMIZERS``. sgd has momentum.
-        fused: Whether one kernel computes the attention.
         checkpointing: Whether blocks save only their input, and recompute the rest.
         ranks: The number of ranks that share what is sharded.
         stage: The stage of ZeRO, from 0 (nothing is sharded) to 3.
@@ -176,7 +172,7 @@ def of_step(
         master_weights=n_weights * n_bytes.master / state_shards,
         gradients=n_weights * n_bytes.gradient / gradient_shards,
         optimizer=n_weights * OPTIMIZERS[optimizer] / state_shards,
-        activations=shape.activation_bytes(batch, n_bytes, fused, checkpointing),
+        activations=shape.activation_bytes(batch, n_bytes, checkpointing),
     )
 
 
