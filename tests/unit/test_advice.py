@@ -171,6 +171,7 @@ REAL = [
     ("backward-twice", backward_twice),
     ("no-gradient", lambda folder: torch.ones(3).sum().backward()),
     ("in-place", change_what_backward_needs),
+    ("one-value-per-channel", lambda folder: torch.nn.BatchNorm1d(4)(torch.ones(1, 4))),
     ("blank", empty_blank),
     ("cell-not-run", lambda folder: model),  # noqa: F821
 ]
@@ -226,6 +227,15 @@ WORDS = {
     "no-home": RuntimeError("Could not determine home directory."),
     "no-permission": PermissionError(13, "Unable to open file (unable to open file: name = 'x.h5', errno = 13)"),
     "too-many-files": OSError(24, "Too many open files"),
+    "too-many-threads": RuntimeError("can't start new thread"),
+    "rendezvous-timeout": dist.DistNetworkError(
+        "The client socket has timed out after 300000ms while trying to connect to (nid001234, 29500)."
+    ),
+    "gpu-busy": RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+    "library-version": ImportError("/venv/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister"),
+    "socket-path": OSError(
+        "validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: '/scratch/x'"
+    ),
 }
 # The tests of ranks, and the test of a script below, raise these errors.
 ELSEWHERE = {"rank-killed", "rank-aborted", "ranks-differ", "unused-parameters", "git-pull", "main-guard"}
@@ -276,8 +286,16 @@ def test_advice_is_a_cause_and_a_fix_in_one_line_fits_its_example_and_deletes_no
     assert not re.search(r"\b(remove|delete|erase|unlink|overwrite|rm)\b", entry.do, re.IGNORECASE)
 
 
-# Messages that differ only in one word, and whose causes differ.
+# Messages that differ only in some words, and whose causes differ.
 SIMILAR = [
+    ("unable to lock file, errno = 11, error message = 'Resource temporarily unavailable'", "file-busy"),
+    ("[Errno 11] Resource temporarily unavailable", "too-many-threads"),
+    ("unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)", "too-many-files"),
+    ("unable to open shared memory object </torch_1> in read-write mode: Permission denied (13)", "shared-memory"),
+    ("Gloo connectFullMesh failed with [pair.cc:152] timed out connecting", "rendezvous-timeout"),
+    ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "rendezvous-timeout"),
+    ("train.py FAILED\n exitcode  : -9 (pid: 123)\n Signal 9 (SIGKILL) received by PID 123", "rank-killed"),
+    ("/lib64/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by x.so)", "library-version"),
     ("unable to lock file, errno = 37, error message = 'No locks available'", "file-lock"),
     ("unable to lock file, errno = 5, …", "file-lock"),
     ("[Errno 2] No such file or directory: 'g++'", "compiler"),
