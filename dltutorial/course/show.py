@@ -133,7 +133,7 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
 
     Args:
         title: The message of the picture in words, which screen readers read.
-        bars: Pairs of a label (guess, model or measured) and a value, which is positive and finite.
+        bars: Pairs of a label (guess, model, or what the result is) and a value, which is positive and finite.
         unit: The unit of all values.
     """
     decades = [math.log10(value) for _, value in bars]
@@ -141,7 +141,7 @@ def log_bars(title: str, bars: Sequence[tuple[str, float]], unit: str) -> Shown:
     high = max(low + 1, math.ceil(max(decades)))
     rows = []
     for (label, value), decade in zip(bars, decades, strict=True):
-        rows.append((label, three(value), decade, _LABEL_COLOURS[label]))
+        rows.append((label, three(value), decade, _LABEL_COLOURS.get(label, GREEN)))  # a result has any label
     html = template(_HTML).module.log_bars(title, rows, low, high, unit)
     values = ", ".join(f"{label} {three(value)} {unit}" for label, value in bars)
     return Shown(str(html), f"{title}\n    {values}")
