@@ -57,7 +57,7 @@ def test_imports_go_in_one_direction(file):
     [
         "import dltutorial",
         "import dltutorial.machine, dltutorial.config, dltutorial.paths",
-        "from dltutorial.cli.parser import make_parser; make_parser()",
+        "from dltutorial.cli import make_parser; make_parser()",
     ],
 )
 def test_importing_the_course_loads_no_large_package(code):

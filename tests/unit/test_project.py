@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 import dltutorial
 from dltutorial import train_options
-from dltutorial.cli.parser import make_parser
+from dltutorial.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
