@@ -62,7 +62,10 @@ class RankInfo:
             CourseError: Variables are missing, are not numbers, or contradict each other.
         """
         env = os.environ if env is None else env
-        if "RANK" in env or "WORLD_SIZE" in env:
+        is_slurm_step = "SLURM_PROCID" in env and int(env.get("SLURM_STEP_ID", _NOT_SRUN)) < _NOT_SRUN
+        # NVIDIA's container runtime enroot also sets RANK and WORLD_SIZE in a job step, but not LOCAL_WORLD_SIZE.
+        is_by_enroot = is_slurm_step and "LOCAL_WORLD_SIZE" not in env
+        if ("RANK" in env or "WORLD_SIZE" in env) and not is_by_enroot:
             return cls(
                 rank=_number(env, "RANK", "torchrun"),
                 local_rank=_number(env, "LOCAL_RANK", "torchrun"),
@@ -70,7 +73,7 @@ class RankInfo:
                 local_world_size=_number(env, "LOCAL_WORLD_SIZE", "torchrun"),
                 launcher="torchrun",
             )
-        if "SLURM_PROCID" in env and int(env.get("SLURM_STEP_ID", _NOT_SRUN)) < _NOT_SRUN:
+        if is_slurm_step:
             n_tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
             return cls(
                 rank=_number(env, "SLURM_PROCID", "srun"),

@@ -35,6 +35,10 @@ RANKS = {
         SRUN | {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_GTIDS": "0,1"},
         RankInfo(1, 1, 5, 2, "slurm"),
     ),
+    "a container that enroot starts in a job step": (
+        SRUN | {"RANK": "4", "LOCAL_RANK": "0", "WORLD_SIZE": "5"},
+        RankInfo(4, 0, 5, 1, "slurm"),
+    ),
     "an old batch script": (BATCH, RankInfo()),
     "a batch script": (BATCH | {"SLURM_STEP_ID": "4294967291"}, RankInfo()),
     "an interactive shell": (BATCH | {"SLURM_STEP_ID": "4294967290"}, RankInfo()),
