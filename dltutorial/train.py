@@ -106,12 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop_now = False
     with StopSignal() as stop_signal, RunLog(run, options, step, is_writer=this_rank.rank == 0) as log:
         while step < options.steps and not stop_now:
-            for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * schedule(step)
+            set_learning_rate(optimizer, options.learning_rate * schedule(step))
             losses.append(training_step(parallel_model, optimizer, batches, options, this_rank))
             step += 1
             checkpoint_due = is_due(step, options.checkpoint_every)
-            validation_due = step == options.steps or is_due(step, math.ceil(options.steps / N_VALIDATIONS))
+            validation_due = is_validation_due(step, options.steps)
             if checkpoint_due or validation_due or is_due(step, LOG_EVERY):
                 losses_N, stop_now = average_losses_and_stop_flag(losses, stop_signal.received, this_rank)
                 losses = []
@@ -123,11 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 log.restart_clock()  # validation and checkpoints do not count as training time
         if step == options.steps:
             save_weights(run, model)
+            status = 0
+        else:
+            log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
+            status = EXIT_RESUMABLE
     del batches  # deleting the iterator ends the processes that load data
-    status = 0
-    if step < options.steps:
-        log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
-        status = EXIT_RESUMABLE
     leave_process_group(this_rank, status)
     return status
 
@@ -135,6 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def is_due(step: int, every: int) -> bool:
     """Return True if ``step`` is a multiple of ``every``. If ``every`` is 0, return False."""
     return every > 0 and step % every == 0
+
+
+def is_validation_due(step: int, n_steps: int) -> bool:
+    """Return True after the last step, and ``N_VALIDATIONS`` times in a run at equal distances."""
+    return step == n_steps or is_due(step, math.ceil(n_steps / N_VALIDATIONS))
 
 
 # The run
@@ -263,6 +267,12 @@ def is_decayed(name: str, parameter: Tensor) -> bool:
     embedding and the positions of the vision transformer.
     """
     return parameter.ndim >= 2 and not name.startswith(NOT_DECAYED)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let the next update use this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def make_schedule(options: argparse.Namespace) -> Schedule:

@@ -71,7 +71,6 @@ class Chapter:
         needs: str | None = None,
         *,
         measured: bool = False,
-        folded: bool = False,
     ) -> None:
         """Show a sentence of the course with its evidence, and record it with its status.
 
@@ -87,7 +86,6 @@ class Chapter:
             evidence: The numbers with their units, or what stands in their place.
             needs: The hardware that this claim needs, if any, such as "a CUDA device".
             measured: Whether the claim rests on times, a fit or a score. Otherwise it is a fact.
-            folded: Whether the evidence is folded while the claim holds.
 
         Raises:
             CourseError: ``holds`` is not a truth value.
@@ -105,7 +103,7 @@ class Chapter:
             status = _status(holds, measured)
         if status == "otherwise":
             lines.append(("", _OTHERWISE))
-        show.display(show.box(status, text, lines, folded=folded and status == "shown"))
+        show.display(show.box(status, text, lines))
         self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
     def predict(self, name: str, question: str, unit: str, default: float, model: float | None = None) -> Guess:

@@ -11,7 +11,6 @@ If a cell writes another text into a file, the next ``import`` in the notebook l
 
 import difflib
 import importlib.util
-import inspect
 import itertools
 import os
 import sys
@@ -28,14 +27,16 @@ from dltutorial.errors import CourseError
 def prepare() -> None:
     """Prepare this notebook for the files that it writes and for the programs that it starts.
 
-    ``!python`` becomes the Python of this kernel. Threads that wait give their cores to other threads. A cell stops if
-    its program fails. ``%%writefile`` keeps a learner's file, as ``take`` does.
+    ``!python`` becomes the Python of this kernel. Threads that wait give their cores to other threads. The ranks of
+    torchrun meet at the loopback address, so the name of this machine need not resolve. A cell stops if its program
+    fails. ``%%writefile`` keeps a learner's file, as ``take`` does.
     """
     folder = str(Path(sys.executable).parent)
     search_path = os.environ.get("PATH", os.defpath)
     if folder not in search_path.split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([folder, search_path])
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("PET_LOCAL_ADDR", "127.0.0.1")  # torchrun --local-addr
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -104,6 +105,8 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
     Raises:
         CourseError: The file cannot be read, an old text is not in it exactly once, or the copy cannot be written.
     """
+    from IPython.display import Code
+
     try:
         before = Path(name).read_text(encoding="utf-8")
     except OSError as error:
@@ -115,19 +118,7 @@ def change(name: str, into: str, lines: Mapping[str, str]) -> None:
         after = after.replace(old, new)
     _write(Path(into), after)
     difference = difflib.unified_diff(before.splitlines(), after.splitlines(), name, into, n=1, lineterm="")
-    _show("\n".join(difference), "diff")
-
-
-def source(*objects: Any) -> None:
-    """Show the source of functions and classes of the library."""
-    _show("\n".join(inspect.getsource(item) for item in objects), "python")
-
-
-def _show(text: str, language: str) -> None:
-    """Show code with colours."""
-    from IPython.display import Code
-
-    show.display(Code(text, language=language))
+    show.display(Code("\n".join(difference), language="diff"))
 
 
 def _write(file: Path, text: str, written_before: str | None = None) -> None:

@@ -75,7 +75,6 @@ def box(
     trace: str = "",
     hints: Sequence[str] = (),
     code: Sequence[str] = (),
-    folded: bool = False,
 ) -> Shown:
     """Return a box with a sign, a title, and lines below it. The first hint is unfolded.
 
@@ -89,7 +88,6 @@ def box(
         trace: Lines of code.
         hints: Hints, which are folded except for the first one.
         code: Hints that are lines of a solution. They are folded, and left out of the plain text.
-        folded: Whether everything below the first line is folded.
     """
     sign = SIGNS.get(status, "")
     status_text = "otherwise on this machine" if status == "otherwise" else status
@@ -106,7 +104,6 @@ def box(
         trace,
         hints,
         code,
-        folded,
     )
     first_line = [sign, f"({status_in_title})" if status_in_title else "", title]
     text = [" ".join(word for word in first_line if word)]

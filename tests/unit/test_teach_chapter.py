@@ -143,11 +143,3 @@ def test_a_record_goes_to_the_records_file(chapter, tmp_path):
     chapter.record("matmul", np.float32(2.5), "GFLOP/s", dtype="float32")
     (record,) = written(tmp_path)
     assert (record["what"], record["value"], record["dtype"]) == ("matmul", 2.5, "float32")
-
-
-@pytest.mark.parametrize(("holds", "folds"), [(True, True), (False, False)])
-def test_the_evidence_of_a_lesser_claim_folds_while_it_holds(chapter, monkeypatch, holds, folds):
-    monkeypatch.setattr(show, "display", (seen := []).append)
-    chapter.claim("a < b", holds, "1 < 2", folded=True)
-    assert ("<details>" in seen[0].html) == folds
-    assert "1 &lt; 2" in seen[0].html

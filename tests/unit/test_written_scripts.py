@@ -74,13 +74,6 @@ def test_what_is_not_there_exactly_once_is_not_changed(course, old):
     assert not Path("train_2.py").exists()
 
 
-def test_the_source_of_functions_is_shown(capsys):
-    scripts.source(scripts.take, scripts.source)
-    out = capsys.readouterr().out
-    assert "def take(" in out
-    assert "def source(" in out
-
-
 def test_a_changed_file_is_imported_anew(course, monkeypatch):
     monkeypatch.syspath_prepend(str(course))
     for number, text in enumerate(("a = 1\n", "a = 2\n")):
