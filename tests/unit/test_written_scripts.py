@@ -87,10 +87,12 @@ def test_a_changed_file_is_imported_anew(course, monkeypatch):
 def test_programs_of_a_notebook_find_this_python(monkeypatch):
     monkeypatch.setenv("PATH", os.defpath)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("PET_LOCAL_ADDR", raising=False)
     scripts.prepare()
     scripts.prepare()
     assert os.environ["PATH"].split(os.pathsep).count(str(Path(sys.executable).parent)) == 1
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["PET_LOCAL_ADDR"] == "127.0.0.1"
 
 
 def test_a_file_to_change_that_cannot_be_read_is_one_line(course):
