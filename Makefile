@@ -3,14 +3,17 @@
 # make update fetch a newer version of the course; what you have changed stays yours
 # make report show what was measured on this machine as one page: runs/report.html
 # make book   set up, run the chapters that have not run, and make a book of all: build/book/html/index.html (PARTIAL=1: as it is)
+# make slides   the same chapters as slides for teaching, which need no network: build/slides (PARTIAL=1: as it is; needs npm)
 # make test   set up and pass the tests: style, types, units, ranks, every exercise, chapters 00, 01, 08 and 09
 # make test-ci   what .ci/run adds: the other chapters, Slurm, JupyterLab in a browser, a hub, the book, a fresh clone
 # make test-nightly   what takes very long, before a release: all wrong answers, the fuzzer, 100 kills, Ray, DALI, torch 2.6
+# make gpu    on a machine with a GPU: its tests, the chapters that need it, and recordings, in 12 minutes (ARGS=--dry-run: on a CPU)
+# make gpus   the same for the chapters that need several GPUs; this has not run on GPUs so far
 # make lint   style of code and notebooks, types
 # make clean  remove what the targets made (.venv, the book, artifacts/); your runs and the data in your cache stay
 # Another Python: make run PYTHON=python3.12. More options for the course: make run ARGS="01 --preset laptop".
 .DEFAULT_GOAL := help
-.PHONY: help run lab update report book test test-ci test-nightly test-oldest lint clean
+.PHONY: help run lab update report book slides test test-ci test-nightly test-oldest gpu gpus lint clean
 SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
@@ -73,6 +76,20 @@ book: .venv/.book
 	@MPLBACKEND=agg OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -n -W -j auto -c book -D partial=$(PARTIAL) $(ARGS) . build/book/new
 	@rm -rf build/book/html && mv build/book/new build/book/html && echo build/book/html/index.html
 
+# reveal.js shows the slides. It lies beside the decks, so that their folder can be copied to any machine.
+REVEAL := .venv/node/node_modules/reveal.js
+$(REVEAL):
+	@command -v npm >/dev/null || { echo "make slides: npm is missing, and it downloads reveal.js, which shows the slides." \
+		"Install Node.js with npm (https://nodejs.org, or apt-get install npm), and repeat." >&2; exit 2; }
+	@npm install --silent --no-audit --no-fund --prefix .venv/node reveal.js@6.0.2 || { echo "make slides: npm could not" \
+		"download reveal.js, which shows the slides. Repeat with a network. Later calls need none." >&2; exit 2; }
+
+slides: .venv/.book $(REVEAL)
+	@[ -n "$(PARTIAL)" ] || { stale="$$($(BIN)/python book/reading.py notebooks/[0-9]*.ipynb)" \
+		&& { [ -z "$$stale" ] || $(BIN)/dltutorial run $$stale; }; }
+	@rm -rf build/slides
+	@$(BIN)/python book/slides.py build/slides "$(PARTIAL)" notebooks/[0-9]*.ipynb && echo build/slides
+
 # Each chapter is executed once: four of them by make test, the others by make test-ci. tests/chapters reads the results.
 NUMBERS = $(foreach file,$(wildcard $(1)/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(file)))))
 CHAPTERS := $(call NUMBERS,notebooks) $(addsuffix -further,$(call NUMBERS,notebooks/further))
@@ -97,6 +114,12 @@ test-ci: .venv/.test
 # Needs the extras tune and dali; what is missing is skipped, and the summary says so.
 test-nightly: .venv/.test test-oldest
 	@$(PYTEST) --dist loadfile -m nightly $(ARGS)
+
+gpu: .venv/.test
+	@$(BIN)/python tests/gpu/prove.py $(ARGS)
+
+gpus: .venv/.test
+	@$(BIN)/python tests/gpu/prove.py --several $(ARGS)
 
 # The oldest supported torch, in an environment of its own. It brings its CUDA libraries along, which are gigabytes. The
 # other versions there are not the pinned ones, so the tests of the project's files are left out.
