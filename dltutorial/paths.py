@@ -14,12 +14,14 @@ import contextlib
 import os
 import re
 import secrets
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 from dltutorial.errors import CourseError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PYTHON = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen", "<string>")
 
 
 def cache_dir() -> Path:
@@ -109,3 +111,12 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path``. It raises the same errors as ``atomic``."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def is_learners(file: str) -> bool:
+    """Return whether a source file belongs neither to Python, nor to an installed package, nor to the course.
+
+    Packages may be in folders of several Pythons, for example if the environment uses packages of the system.
+    """
+    is_installed = "site-packages" in file or "dist-packages" in file
+    return not is_installed and not file.startswith((*_PYTHON, str(Path(__file__).parent)))

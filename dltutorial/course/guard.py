@@ -7,15 +7,14 @@ import contextlib
 import reprlib
 import signal
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
-_INSTALLED = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+from dltutorial import paths
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 200
 _SHORT.maxlong = 200
@@ -87,13 +86,12 @@ def learners_frames(error: BaseException, case: Callable) -> str:
     Returns:
         One line per frame, with the line number, the name of the function and the source.
     """
-    others = (_PACKAGE, *_INSTALLED, "<frozen")
     learners = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         is_check = Path(file).parent.parts[-2:] == ("solutions", "checks")
         is_case = frame.f_code is getattr(case, "__code__", None)
-        if not (file.startswith(others) or is_check or is_case):
+        if paths.is_learners(file) and not (is_check or is_case):
             learners.append((frame, line))
     stack = traceback.StackSummary.extract(learners)
     lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line or ''}".rstrip(": ") for frame in stack]

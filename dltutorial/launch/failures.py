@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,11 @@ from typing import Any
 
 import cloudpickle
 
+from dltutorial import paths
 from dltutorial.errors import CourseError
 
 STACK_SIGNAL = signal.SIGUSR2  # after this signal, a rank writes its stack
 _LAUNCHER = str(Path(__file__).parent) + os.sep
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TRACEBACK_LINE = re.compile(r'(?<=^  )File "(.*)", line (\d+)', re.MULTILINE)
 _WRAPPERS = ("wrapper", "_wrapped_call_impl", "_call_impl")  # functions of torch that only call another function
@@ -185,7 +183,7 @@ def _place(stack: str) -> str:
     """
     called: list[str] = []  # the functions of torch and others that stand above the learner's code
     for file, line, function in _STACK_LINE.findall(stack):
-        if _is_learners(file):
+        if paths.is_learners(file):
             place = f"{_location(file, int(line))}, in {function}"
             source = linecache.getline(file, int(line)).strip()
             if source:
@@ -198,11 +196,6 @@ def _place(stack: str) -> str:
     if called:
         return f"is in {called[0]}, which none of your code called"
     return "does not say where it is"
-
-
-def _is_learners(file: str) -> bool:
-    """Return whether a file belongs neither to Python, nor to an installed package, nor to the course."""
-    return not file.startswith((*_LIBRARIES, _PACKAGE, "<frozen")) and file != "<string>"
 
 
 def _location(file: str, line: int) -> str:

@@ -191,6 +191,21 @@ def test_exit_in_a_notebook_is_a_wrong_answer_and_does_not_end_the_kernel(exerci
         InteractiveShell.clear_instance()
 
 
+@pytest.mark.parametrize(
+    ("file", "is_learners"),
+    [
+        (__file__, True),
+        ("/tmp/ipykernel_1/2.py", True),
+        (dataclasses.__file__, False),
+        (torch.__file__, False),
+        ("/opt/other/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", False),
+        (checks.__file__, False),
+    ],
+)
+def test_files_of_python_of_packages_and_of_the_course_are_not_the_learners(file, is_learners):
+    assert paths.is_learners(file) == is_learners
+
+
 def test_an_interrupt_by_the_learner_is_not_caught(exercise):
     def fn(x):
         raise KeyboardInterrupt
