@@ -15,12 +15,9 @@ Attention mixes the tokens, and the MLP acts on each token alone. One block is
     x ─┬─► norm ─► attention ─► + ─┬─► norm ─► MLP ─► + ─►
        └────────────────────────┘  └────────────────┘
 
-By default the network computes the change of the state, so the output is added to the input. The published model
-(NERSC's tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on 20 × 360 × 720. With
-``predict_change=False, head_bias=False, norm_eps=1e-6`` this is the published model, except for the order of rows in
-two kinds of matrices. The rows of ``head`` are ordered by channel, row and column of the patch. Those of the published
-model are ordered by row, column and channel. The rows of ``qkv`` are ordered by head. Those of the published model are
-all queries, all keys, all values.
+The network computes the change of the state, so its output is added to the input. The published model (NERSC's
+tutorials SC23 to SC25, networks/vit.py) has ``dim=384, depth=12, heads=8, patch=8`` on 20 × 360 × 720. It computes the
+next state itself, and its head has no bias.
 
 Legend: B samples, C channels, H × W grid points (latitude × longitude), p patch edge, T = (H/p)(W/p) tokens, D width of
 a token, N heads, E = D/N width of a head.
@@ -66,12 +63,12 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then an MLP of width 4 D. A layer norm precedes each of them, and their outputs are added to x."""
 
-    def __init__(self, dim: int, heads: int, norm_eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         """Make the layers. The arguments are those of ``ViT``."""
         super().__init__()
-        self.norm_attention = nn.LayerNorm(dim, norm_eps)
+        self.norm_attention = nn.LayerNorm(dim)
         self.attention = Attention(dim, heads)
-        self.norm_mlp = nn.LayerNorm(dim, norm_eps)
+        self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -93,9 +90,6 @@ class ViT(nn.Module):
         depth: int = 12,
         heads: int = 8,
         *,
-        predict_change: bool = True,
-        head_bias: bool = True,
-        norm_eps: float = 1e-5,
         checkpoint_blocks: bool = False,
     ) -> None:
         """Make the layers and draw their weights.
@@ -108,35 +102,26 @@ class ViT(nn.Module):
             dim: D, the width of a token.
             depth: The number of blocks.
             heads: N, the number of attention heads. It divides ``dim``.
-            predict_change: Add the network's output to its input, and start with a head of zeros. Then the untrained
-                model is exactly the persistence forecast.
-            head_bias: Whether the head has a bias.
-            norm_eps: The number that layer norms add to the variance.
             checkpoint_blocks: Save only the input of each block for the backward pass, and recompute the rest.
         """
         super().__init__()
         self.patch = patch
-        self.predict_change = predict_change
         self.checkpoint_blocks = checkpoint_blocks
         self.embed = nn.Conv2d(channels, dim, patch, stride=patch)
         n_tokens = (height // patch) * (width // patch)
         self.position_1TD = nn.Parameter(torch.zeros(1, n_tokens, dim))
-        self.blocks = nn.ModuleList(Block(dim, heads, norm_eps) for _ in range(depth))
-        self.norm = nn.LayerNorm(dim, norm_eps)
-        self.head = nn.Linear(dim, channels * patch**2, bias=head_bias)
+        self.blocks = nn.ModuleList(Block(dim, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, channels * patch**2)
         self.apply(initialise)
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
-        if predict_change:
-            nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.weight)  # so the untrained model is exactly the persistence forecast
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Forecast the next state, in the units of the input."""
         x_BTD = self.to_tokens(x_BCHW)
         x_BTD = self.apply_blocks(x_BTD)
-        y_BCHW = self.to_field(x_BTD, x_BCHW.shape)
-        if self.predict_change:
-            return x_BCHW + y_BCHW
-        return y_BCHW
+        return x_BCHW + self.to_field(x_BTD, x_BCHW.shape)
 
     def to_tokens(self, x_BCHW: Tensor) -> Tensor:
         """Turn patches into tokens (B, T, D), and add their positions."""
