@@ -139,28 +139,6 @@ def test_blocks_and_pairs_of_attributes_in_docstrings_are_marked_up(reading):
     assert lines == ["Attributes:", "    x,y: position", "    z: height, width"]
 
 
-# The links
-
-
-def test_dead_links_anchors_pictures_without_words_and_requests_outside_are_found(tmp_path):
-    good = '<a href="b.html#there">b</a><a href="https://example.org/a">out</a><img src="p.png" alt="p">'
-    (tmp_path / "a.html").write_text(good)
-    (tmp_path / "b.html").write_text('<p id="there">')
-    (tmp_path / "p.png").write_bytes(b"")
-    assert links.problems(tmp_path) == []
-    bad = (
-        '<a href="c.html"></a><a href="b.html#gone"></a><a href="https://nowhere"></a><a href="javascript:x"></a>'
-        '<img src="p.png"><script src="https://cdn.example.org/x.js"></script><img src="q.png" alt="q">'
-    )
-    (tmp_path / "a.html").write_text(bad)
-    (tmp_path / "s.css").write_text("@import url('https://fonts.example.org/f.css');")
-    text = "\n".join(links.problems(tmp_path))
-    for part in ("'c.html': no such file", "no such anchor", "'https://nowhere': not an address", "javascript"):
-        assert part in text
-    for part in ("no description of p.png", "asks https://cdn.example.org", "'q.png': no such file", "asks https://f"):
-        assert part in text
-
-
 # The whole site, of the chapters that ``make test`` and ``.ci/run`` have executed
 
 

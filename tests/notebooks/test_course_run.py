@@ -120,25 +120,3 @@ def test_ctrl_c_ends_the_kernels_and_keeps_what_was_finished(course):
     assert not list((folder / "out").glob(".*.ipynb"))
     assert "00_good.html" in (folder / "out" / "index.html").read_text()
     assert psutil.wait_procs(family, timeout=90)[1] == []
-
-
-FULL_DISK = """import sys
-if "--multiprocessing-fork" in sys.orig_argv:
-    from papermill.iorw import LocalHandler
-    def write(self, text, path):
-        with open(path, "w") as file:
-            file.write(text[:20])
-        raise OSError(28, "No space left on device")
-    LocalHandler.write = write
-"""
-
-
-@pytest.mark.ci
-def test_a_full_disk_is_one_line_and_leaves_no_part_of_a_notebook(course, monkeypatch):
-    folder = course(_00_good="1")
-    (folder / "sitecustomize.py").write_text(FULL_DISK)
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-    status, _, stderr = finish(start(folder))
-    assert status == 1
-    assert "No space left on device; make room, then run it again" in stderr
-    assert not list((folder / "out").glob("*.ipynb"))

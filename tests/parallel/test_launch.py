@@ -18,7 +18,7 @@ from executing import executed
 from waiting import gone, wait_for
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import RankFailed, RanksHang, launch, rank_process
+from dltutorial.launch import RankFailed, RanksHang, launch
 from dltutorial.launch import local as launching
 from dltutorial.ranks import RankInfo
 
@@ -101,20 +101,6 @@ def test_a_deadlock_ends_at_the_deadline_and_names_ranks_and_lines():
         r'rank 1 waits in all_reduce, called at File ".*faults.py", line \d+, in mismatched: dist.all', text
     )
     assert re.search(r"rank 2 waits in barrier, called at .*: dist\.barrier\(\)", text)
-
-
-def test_a_rank_that_dies_at_the_deadline_is_still_reported_as_hanging(monkeypatch):
-    """The rank dies after the deadline, and before it is asked for its stack."""
-    request_stack = rank_process.RankProcess.request_stack
-
-    def die_first(rank):
-        rank.process.kill()
-        assert gone(rank.process.pid)
-        request_stack(rank)
-
-    monkeypatch.setattr(rank_process.RankProcess, "request_stack", die_first)
-    with pytest.raises(RanksHang, match="rank 0 does not say where it is"):
-        launch(faults.sleep, 1, timeout_s=2)
 
 
 def test_a_value_that_cannot_be_sent_is_one_line():

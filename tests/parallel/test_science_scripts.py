@@ -1,35 +1,15 @@
-"""The training scripts of chapters 21 and 22 compute on two ranks what they compute on one."""
+"""The training script of chapter 21 computes on two ranks what it computes on one."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dltutorial.course import scripts
-from dltutorial.science import boxes
 from dltutorial.science.building import write_arrays
 
 pytestmark = pytest.mark.ci
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
-@pytest.fixture
-def torchrun(tmp_path, monkeypatch):
-    """Write the files of a chapter, and run one of them on some ranks. It returns what the file printed."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-    def run(chapter, n_ranks, *arguments):
-        for notebook in NOTEBOOKS.rglob(f"{chapter}_*.ipynb"):  # the chapter and its further notebook
-            for name, text in scripts.written(notebook).items():
-                (tmp_path / name).write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
-        done = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run
 
 
 def write_climate(folder):
@@ -44,24 +24,18 @@ def write_climate(folder):
     write_arrays(folder / "stats.h5", {"climate/minval": np.full(5, -4.0), "climate/maxval": np.full(5, 6.0)})
 
 
-def test_rare_classes_train_on_two_ranks_as_on_one(tmp_path, torchrun):
+def train(n_ranks):
+    """The loss that the script prints last."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"]
+    command += ["train_rare.py", "--data=data", "--updates=4", "--batch=4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.split()[-1])
+
+
+def test_rare_classes_train_on_two_ranks_as_on_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
     write_climate(tmp_path / "data")
-    options = ["--data=data", "--updates=4", "--batch=4"]
-    losses = [torchrun(21, n, "train_rare.py", *options).split()[-1] for n in (1, 2)]
-    assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-4)
-
-
-def test_slabs_of_boxes_train_on_two_ranks_as_whole_boxes_on_one(tmp_path, torchrun):
-    (tmp_path / "data").mkdir()
-    boxes.write_boxes(tmp_path / "data" / "train", 8, 8, seed=0)
-    options = ["--data=data", "--out=boxes.pt", "--steps=3", "--batch=4", "--layers=2"]
-    one, two = (torchrun(22, n, "train_boxes.py", *options).split()[1:] for n in (1, 2))
-    assert len(one) == 3
-    assert list(map(float, two)) == pytest.approx(list(map(float, one)), rel=1e-4)
-
-
-def test_simclr_trains_an_encoder_on_two_ranks(tmp_path, torchrun):
-    images = np.random.default_rng(0).standard_normal((40, 1, 16, 16), np.float32)
-    write_arrays(tmp_path / "train.h5", {"images": images})
-    torchrun(22, 2, "simclr.py", "--data=.", "--steps=2", "--batch=8", "--out=encoder.pt")
-    assert (tmp_path / "encoder.pt").is_file()
+    scripts.take("rare.py", "rare_training.py", "storm_net.py", "train_rare.py")
+    assert train(2) == pytest.approx(train(1), rel=1e-4)

@@ -19,7 +19,7 @@ from dltutorial.distributed import ThisRank
 from dltutorial.errors import CourseError
 from dltutorial.models.vit import ViT
 from dltutorial.ranks import RankInfo
-from dltutorial.train_options import check_options, read_options
+from dltutorial.train_options import read_options
 
 
 def losses(run):
@@ -233,12 +233,6 @@ def test_a_run_of_other_options_is_not_resumed(uninterrupted):
     with pytest.raises(CourseError, match=r"--seed 1 differs from 0 in .*leave the option out to resume"):
         read_options(["--resume", str(uninterrupted), "--seed", "1"])
     assert read_options(["--resume", str(uninterrupted)]).steps == STEPS
-
-
-def test_a_batch_that_the_ranks_cannot_share_is_refused():
-    options = read_options(["--preset", "smoke", "--global-batch-size", "16"])
-    with pytest.raises(CourseError, match=r"cannot be shared equally by 3 ranks .* choose a multiple of 3"):
-        check_options(options, world_size=3)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_one_line(start):

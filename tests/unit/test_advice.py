@@ -339,16 +339,6 @@ def raised(error):
     return report
 
 
-@pytest.mark.parametrize("name", ["gpu-memory", "no-permission"])
-def test_a_command_ends_with_the_advice_in_one_line(name, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "report", raised(WORDS[name]))
-    assert cli.main(["doctor"]) == 2
-    stderr = capsys.readouterr().err
-    assert stderr.count("\n") == 1
-    assert stderr.startswith(f"dltutorial: {str(WORDS[name]).splitlines()[0].rstrip('.')}.")
-    assert stderr.endswith(f"{advice.of(WORDS[name]).do}\n")
-
-
 def test_a_mistake_in_code_keeps_its_traceback_which_ends_with_the_advice(monkeypatch):
     monkeypatch.setattr(doctor, "report", lambda measure: x_23 @ torch.ones(4, 5))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:

@@ -93,6 +93,7 @@ REFUSED = [
     (["run", "--jobs", "0"], "--jobs"),
     (["run", "--timeout", "nan"], "--timeout: nan is not from 1 to 604,800"),
     (["run", "--preset", "huge"], "huge"),
+    (["run", "--out", "notebooks"], "notebooks is not empty; choose another folder"),
     (["data", "weather", "--preset", "huge"], "huge"),
     (["data", "check"], "--source"),
     (["data"], "WHAT"),

@@ -7,7 +7,6 @@ import pytest
 
 from dltutorial import machine
 from dltutorial.course import doctor
-from dltutorial.errors import CourseError
 from dltutorial.profile import peaks, probes
 from dltutorial.record import records
 from dltutorial.step import compiling
@@ -119,12 +118,6 @@ def test_torch_that_does_not_load_is_missing(chapters, monkeypatch):
     text, status = doctor.report(chapters, measure=True)
     assert status == 1
     assert "pip install torch" in line_of(text, "does not load")
-
-
-def test_an_unknown_preset_is_one_line(chapters, monkeypatch):
-    monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
-    with pytest.raises(CourseError, match="DLTUTORIAL_PRESET"):
-        doctor.report(chapters)
 
 
 def test_a_compiler_is_what_compiling_asks_for(monkeypatch, tmp_path):

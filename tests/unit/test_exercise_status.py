@@ -5,7 +5,6 @@ from test_exercises import CODE, edit, notebook
 
 from dltutorial.cli import main
 from dltutorial.course import exercise_status, exercises
-from dltutorial.errors import CourseError
 from dltutorial.record.records import Writer
 
 
@@ -61,15 +60,6 @@ def test_reset_writes_a_new_exercise_and_keeps_a_copy_of_the_old_one(course, nam
     copy = course / first_line.removeprefix("your file is kept as ")
     assert copy.parent == file.parent / "kept"
     assert copy.read_bytes() == old
-
-
-def test_where_no_copy_can_be_made_the_file_stays(course):
-    file = course / "exercises" / "01_b.ipynb"
-    edit(file)
-    (file.parent / "kept").write_text("a file where the folder should be")
-    with pytest.raises(CourseError, match=r"cannot copy .*01_b\.ipynb to .*make room there"):
-        exercise_status.reset("01", yes=True, root=course)
-    assert "mine" in file.read_text()
 
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])

@@ -182,13 +182,6 @@ def test_brightness_alone_tells_nothing(sample):
     assert best_cut(images_NHW.sum((1, 2)), labels_N) < 0.57  # stretched: faint arcs count a little more
 
 
-def test_a_cut_on_a_telling_number_is_not_near_chance(sample):
-    """The classifier above can do better: on the label with noise it does."""
-    _, labels_N = sample
-    noise_N = torch.randn(len(labels_N), generator=torch.Generator().manual_seed(0))
-    assert best_cut(labels_N + noise_N, labels_N) > 0.65
-
-
 def test_images_are_stretched_finite_and_made_by_the_seed_alone(sample):
     images_NHW, labels_N = sample
     assert images_NHW.shape == (4000, 32, 32) and images_NHW.dtype == torch.float32 and labels_N.dtype == torch.int64

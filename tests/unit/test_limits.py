@@ -90,23 +90,6 @@ def test_a_figure_of_the_library_has_not_grown(name):
     assert figures_of_library()[name] <= LIMITS[name]
 
 
-def test_the_counter_counts_what_it_says():
-    source = '''"""A docstring."""
-def f(a):  # a comment
-    print(a) if a and a else None
-    x = (a,  # fmt: skip
-         a)
-    return [y for y in x]
-'''
-    figures = count(source)
-    assert figures["tokens"] == 31
-    assert figures["code_lines"] == 5
-    assert figures["fmt_skips"] == 1
-    assert figures["expression_statements"] == 1
-    assert complexity(ast.parse(source)) == 4
-    assert figures["complex_functions"] == 0
-
-
 def test_no_two_public_classes_have_one_name():
     names = collections.Counter(
         node.name

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial.data import loaders, sampling, store
-from dltutorial.data.augment import augment_into
 from dltutorial.data.loaders import Pairs, endless_batches
 from dltutorial.errors import DataError
 
@@ -94,21 +93,6 @@ def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
     assert torch.initial_seed() == 0 and torch.equal(torch.rand(1), torch.rand(1, generator=torch.manual_seed(0)))
     torch.manual_seed(1)
     assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, roll=True)[1][0])
-
-
-@pytest.mark.parametrize("shift", [0, 1, 7, 23])
-def test_a_pair_is_normalised_and_shifted(shift):
-    rng = np.random.default_rng(shift)
-    raw, means, stds = rng.normal(3, 2, (2, 3, 4, 24)), rng.normal(size=(1, 3, 1, 1)), np.full((1, 3, 1, 1), 2.5)
-    raw, means, stds = (torch.from_numpy(x.astype(np.float32)) for x in (raw, means, stds))
-    out = torch.empty(2, 3, 4, 24)
-    augment_into(out, raw, shift, means, stds)
-    torch.testing.assert_close(out, torch.roll((raw - means) / stds, shift, -1))
-
-
-def test_too_few_pairs_for_a_batch_are_one_line(pairs):
-    with pytest.raises(DataError, match="batch of 19 needs more than the 18 samples"):
-        next(endless_batches(pairs, 19))
 
 
 # Workers

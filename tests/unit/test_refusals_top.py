@@ -1,4 +1,4 @@
-"""What the files at the top refuse, each in one clear line: presets, ranks, nodes, names, files."""
+"""What the files at the top refuse, each in one clear line: ranks, nodes, names, files."""
 
 import os
 from pathlib import Path
@@ -6,16 +6,11 @@ from unittest import mock
 
 import pytest
 
-from dltutorial import config, node, paths
+from dltutorial import node, paths
 from dltutorial.errors import CourseError
 from dltutorial.ranks import RankInfo
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-
-
-def preset_of_the_environment():
-    with mock.patch.dict(os.environ, {"DLTUTORIAL_PRESET": "nonsense"}):
-        config.preset()
 
 
 def write_below_a_file():
@@ -30,8 +25,6 @@ def write_over_a_folder():
 
 # (what it is, a call, words of the line)
 REFUSALS = [
-    ("an unknown preset", lambda: config.preset("huge"), "preset 'huge' is not one of smoke, laptop, gpu, cluster"),
-    ("an unknown preset in the environment", preset_of_the_environment, "DLTUTORIAL_PRESET 'nonsense'"),
     ("a rank alone", lambda: RankInfo.from_env({"RANK": "0"}), "start through torchrun"),
     ("a rank beyond the world", lambda: RankInfo.from_env(TORCHRUN | {"RANK": "8"}), "impossible ranks from torchrun"),
     (

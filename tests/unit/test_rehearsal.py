@@ -3,7 +3,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dltutorial.course.checks.narrow import NarrowMLP
 from dltutorial.course.checks.rehearsal import Tape, Watch
 from dltutorial.errors import CourseError
 
@@ -99,28 +98,3 @@ def test_the_stand_ins_for_torch_cuda_know_where_a_step_runs():
         assert x.item() == 0
         graph.replay()
         assert x.item() == 1
-
-
-def operations_of_a_step(model, x_BCHW):
-    """Operations in a training step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-2), fused=True, capturable=True)
-
-    def step():
-        optimizer.zero_grad()
-        F.mse_loss(model(x_BCHW), x_BCHW).backward()
-        optimizer.step()
-
-    step()
-    tape = Tape()
-    with tape.capture():
-        step()
-    return len(tape)
-
-
-def test_the_narrow_network_is_launch_bound():
-    """Its operations at a microsecond each take five times as long as its products on a slow core (20 GFLOP/s)."""
-    model = NarrowMLP((5, 8, 8))
-    n_operations = operations_of_a_step(model, torch.ones(8, 5, 8, 8))
-    assert n_operations > 300
-    flop = 6 * 8 * sum(p.numel() for p in model.parameters() if p.ndim == 2)  # three passes, a batch of 8
-    assert n_operations * 1e-6 > 5 * flop / 20e9

@@ -28,11 +28,6 @@ def test_the_ranks_share_the_batches_that_one_process_reads(world_size):
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_every_rank_takes_as_many_steps():
-    ranks = epoch(50, 8, 3)
-    assert [len(batches) for batches in ranks] == [6, 6, 6]
-
-
 def test_every_epoch_and_seed_has_its_own_order():
     orders = {tuple(sampling.epoch_order(30, seed, number).tolist()) for seed in range(4) for number in range(4)}
     assert len(orders) == 16

@@ -1,4 +1,3 @@
-import math
 from fractions import Fraction
 
 import pytest
@@ -58,13 +57,3 @@ def test_a_schedule_stays_at_its_end():
 
 def test_warm_up_rises_in_equal_parts_and_wastes_no_update():
     assert [Fraction(warm_up(4, constant())(step)) for step in range(5)] == [Fraction(n, 4) for n in (1, 2, 3, 4, 4)]
-
-
-def test_the_equations_of_the_papers():
-    n, low = 20, 0.1
-    for step in range(n):  # Loshchilov and Hutter, equation 5
-        expected = low + 0.5 * (1 - low) * (1 + math.cos(step / n * math.pi))
-        assert cosine(n, low)(step) == pytest.approx(expected)
-    k, parts = 16, 5  # Goyal et al., 2.2: from η in equal parts to kη
-    rise = [0.1 * k * warm_up(parts, constant(), start=1 / k)(step) for step in range(parts)]
-    assert rise == pytest.approx([0.1 + (1.6 - 0.1) * (step + 1) / parts for step in range(parts)])

@@ -73,21 +73,6 @@ def test_shares_of_classes_add_up_to_one(folder):
     assert shares_K.sum().item() == pytest.approx(1)
 
 
-ONES_HWC = np.ones((8, 16, 5), np.float32)
-WRONG_SAMPLES = {
-    "NaN": (np.zeros((8, 16)), np.where(np.arange(8)[:, None, None] == 2, np.nan, ONES_HWC), "row 2 of climate/data"),
-    "another shape": (np.zeros((8, 16)), ONES_HWC[:, :8], r"has the shape \(8, 8, 5\), not \(8, 16, 5\)"),
-}
-
-
-@pytest.mark.parametrize(("label_HW", "x_HWC", "message"), WRONG_SAMPLES.values(), ids=WRONG_SAMPLES)
-def test_a_wrong_sample_is_one_line(folder, label_HW, x_HWC, message):
-    write_sample(folder / "train" / "data-1.h5", label_HW, x_HWC)
-    with pytest.raises(DataError, match=message) as refused:
-        climate.Samples(folder, "train")[1]
-    assert "\n" not in str(refused.value)
-
-
 def test_a_class_that_never_occurs_is_one_line(folder):
     for file in (folder / "train").iterdir():
         write_sample(file, np.zeros((8, 16)))

@@ -1,10 +1,8 @@
 """Cosmology: the simulated boxes, CosmoFlow's layout and the network."""
 
-import numpy as np
 import pytest
 import torch
 
-from dltutorial.errors import DataError
 from dltutorial.science import boxes, cosmology
 from dltutorial.science.cosmonet import CosmoNet
 
@@ -32,21 +30,6 @@ def test_a_box_is_read_as_it_was_written(tmp_path):
     assert (len(split), split.side) == (3, 16)
     torch.testing.assert_close(x_CDHW, x_BCDHW[1].log1p())
     torch.testing.assert_close(unit_P, unit_BP[1])
-
-
-@pytest.mark.parametrize(
-    ("counts", "unit", "message"),
-    [
-        (np.full((8, 8, 8, 4), np.nan), [0, 0, 0, 0], "row 0 of full holds NaN"),
-        (np.ones((8, 8, 4, 4)), [0, 0, 0, 0], r"full has the shape \(8, 8, 4, 4\), not \(8, 8, 8, 4\)"),
-    ],
-)
-def test_a_wrong_box_is_one_line(tmp_path, counts, unit, message):
-    (tmp_path / "train").mkdir()
-    boxes.write_arrays(tmp_path / "train" / "box.h5", {"full": counts, "unitPar": unit})
-    with pytest.raises(DataError, match=message) as refused:
-        boxes.Boxes(tmp_path, "train")
-    assert "\n" not in str(refused.value)
 
 
 def test_the_small_network_takes_small_boxes():

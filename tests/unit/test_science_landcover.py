@@ -1,13 +1,10 @@
 """Land cover: simulated tiles, their layout, and ResNet-50."""
 
-import h5py
 import numpy as np
 import pytest
 import torch
 
-from dltutorial.errors import DataError
 from dltutorial.science import landcover
-from dltutorial.science.building import write_arrays
 from dltutorial.science.resnet import ResNet
 
 
@@ -34,22 +31,6 @@ def test_tiles_are_read_one_or_many_at_a_time(folder):
     assert (len(tiles), x_NCHW.shape, y_NK.shape) == (20, (20, 12, 12, 12), (20, 19))
     assert torch.equal(x_CHW, x_NCHW[3])
     assert torch.equal(y_K, y_NK[3])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda images, labels: (images, labels[:, :5]), r"labels has the shape \(20, 5\), not \(20, 19\)"),
-        (lambda images, labels: (images[:5], labels), r"images has the shape \(5, 12, 12, 12\)"),
-    ],
-)
-def test_a_wrong_file_is_one_line(folder, change, message):
-    with h5py.File(folder / "train.h5") as h5:
-        images, labels = change(h5["images"][...], h5["labels"][...])
-    write_arrays(folder / "train.h5", {"images": images, "labels": labels})
-    with pytest.raises(DataError, match=message) as refused:
-        landcover.Tiles(folder, "train")
-    assert "\n" not in str(refused.value)
 
 
 def test_resnet_50_has_the_published_weights_and_takes_twelve_bands():

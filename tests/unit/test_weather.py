@@ -62,25 +62,11 @@ def test_two_processes_of_a_script_without_a_main_guard_make_the_same_bytes(buil
     assert contents(tmp_path / "two") == contents(built)
 
 
-def test_a_complete_data_set_is_reused(built):
-    before = {file: file.stat().st_mtime_ns for file in built.rglob("*")}
-    assert weather.ensure(TINY, built, progress=False) == built
-    assert {file: file.stat().st_mtime_ns for file in built.rglob("*")} == before
-
-
 def test_other_data_are_not_overwritten(built):
     before = contents(built)
     with pytest.raises(DataError, match="does not hold this data set; choose another folder"):
         weather.ensure(TINY, built, seed=1, progress=False)
     assert contents(built) == before
-
-
-def test_a_process_that_fails_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(Plan, "files", lambda plan, folder: {1: tmp_path / "file" / "sim_0001.h5"})
-    (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DataError, match=r"cannot write .*weather: File exists; make room"):
-        weather.ensure(TINY, tmp_path / "weather", device="cpu", progress=False)
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def end_process(*arguments):

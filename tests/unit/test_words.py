@@ -8,8 +8,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("book", "dltutorial", "exercises", "hub", "notebooks", "pages", "slurm", "solutions", "tests")
 ENDINGS = (".ipynb", ".md", ".py", ".sbatch", ".sh")
@@ -50,20 +48,6 @@ def counts() -> dict[str, int]:
         if number > 0:
             found[file.relative_to(ROOT).as_posix()] = number
     return found
-
-
-@pytest.mark.parametrize(
-    "text", ["Whoever fits\nthe very model", "foretold; mended. Alike", "a rung, processors, told"]
-)
-def test_such_words_are_recognised(text):
-    assert WORDS.search(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["pip install --quiet", "run(quiet=True)", "a multiprocessor", "every mender", "clean"]
-)
-def test_other_words_are_not(text):
-    assert not WORDS.search(text)
 
 
 def test_no_file_has_more_of_these_words_than_listed_and_the_list_is_as_short_as_it_can_be():

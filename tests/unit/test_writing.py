@@ -40,15 +40,6 @@ def test_if_two_processes_build_the_same_data_set_the_second_discards_its_copy(t
     assert [file.name for file in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_folder_that_holds_something_else_stays_as_it_is(tiny_data, tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    (folder / "own.txt").write_text("content")
-    with pytest.raises(DataError, match="exists and does not hold this data set; choose another folder"):
-        convert.convert(tiny_data, "npy", folder, progress=False)
-    assert [file.name for file in folder.iterdir()] == ["own.txt"]
-
-
 def test_a_data_set_is_converted_once(tiny_data, tmp_path):
     folder = convert.convert(tiny_data, "npy", tmp_path / "out", progress=False)
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
