@@ -23,8 +23,8 @@ def examples() -> dict[str, Explorer]:
         "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, 1 / 20e9, lanes=32), ranks=32),
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
         "memory": explorers.memory(PRESETS["gpu"]),
-        "numbers": explorers.numbers(gradients, log2_scale=16),
+        "numbers": explorers.numbers(gradients),
         "pipeline": explorers.pipeline(0.05, 0.03),
-        "roofline": explorers.roofline(machine, {"add": (1 / 12, 1.5e9), "layer, batch of 256": (110, 1.7e11)}),
+        "roofline": explorers.roofline(machine),
         "scaling": explorers.scaling(workloads.even("assumed", 25e6).at(2.0), clusters.load("Summit")),
     }

@@ -75,13 +75,13 @@ class Layout:
 
 
 _LAYOUTS = (
-    Layout("npy", "npy"),
-    Layout("hdf5-contiguous", "hdf5"),
-    Layout("hdf5-auto-gzip4", "hdf5", chunk="auto", compression="gzip", level=4),
-    Layout("hdf5-chunk1", "hdf5", chunk=1),
-    Layout("hdf5-chunk1-gzip4", "hdf5", chunk=1, compression="gzip", level=4),
-    Layout("hdf5-chunk1-lzf", "hdf5", chunk=1, compression="lzf"),
     Layout("hdf5-chunk16-gzip4", "hdf5", chunk=16, compression="gzip", level=4),
+    Layout("hdf5-chunk1-gzip4", "hdf5", chunk=1, compression="gzip", level=4),
+    Layout("hdf5-chunk1", "hdf5", chunk=1),
+    Layout("npy", "npy"),
+    Layout("hdf5-auto-gzip4", "hdf5", chunk="auto", compression="gzip", level=4),
+    Layout("hdf5-chunk1-lzf", "hdf5", chunk=1, compression="lzf"),
+    Layout("hdf5-contiguous", "hdf5"),
     Layout("zarr-chunk1", "zarr", chunk=1),
     Layout("zarr-chunk1-zstd", "zarr", chunk=1, compression="zstd"),
 )

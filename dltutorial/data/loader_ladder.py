@@ -4,23 +4,11 @@ In: a preset, and names of layouts. Out: the training split in each layout.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from dltutorial.config import Preset
-from dltutorial.data import convert, store, weather
+from dltutorial.data import convert, formats, store, weather
 from dltutorial.data.store import Split
-
-LAYOUTS = (
-    "hdf5-chunk16-gzip4",
-    "hdf5-chunk1-gzip4",
-    "hdf5-chunk1",
-    "npy",
-    "hdf5-auto-gzip4",
-    "hdf5-chunk1-lzf",
-    "hdf5-contiguous",
-    "zarr-chunk1",
-    "zarr-chunk1-zstd",
-)
 
 
 def sizes(preset: Preset) -> Preset:
@@ -34,7 +22,7 @@ def sizes(preset: Preset) -> Preset:
     )
 
 
-def prepare(preset: Preset, layouts: Sequence[str] = LAYOUTS, progress: bool = True) -> dict[str, Split]:
+def prepare(preset: Preset, layouts: Iterable[str] = formats.LAYOUTS, progress: bool = True) -> dict[str, Split]:
     """The training split of the measurements in each layout; built if it is missing."""
     source = weather.ensure(sizes(preset), progress=progress)
     splits = {}

@@ -8,7 +8,7 @@ Source: docs.pytorch.org, "Extending PyTorch" (TorchDispatchMode) and "CUDA sema
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -44,14 +44,6 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[Callable[[], object]] = []
-
-    def __len__(self) -> int:
-        """Operations in one replay. Views are none of them: they only name memory that is there already."""
-        return len(self._calls)
-
-    def warm_up(self) -> AbstractContextManager:
-        """Around the steps before capture. On a CPU nothing needs to be arranged."""
-        return nullcontext()
 
     @contextmanager
     def capture(self) -> Iterator[None]:

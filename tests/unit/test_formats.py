@@ -51,7 +51,7 @@ def test_the_bytes_of_touched_chunks_are_counted(converted):
 
 @pytest.mark.parametrize("name", ["parquet", "hdf5-chunk0"])
 def test_an_unknown_layout_is_one_line(name):
-    with pytest.raises(RecipeError, match=f"no layout '{name}'; choose one of npy, hdf5"):
+    with pytest.raises(RecipeError, match=f"no layout '{name}'; choose one of hdf5-chunk16-gzip4"):
         formats.Layout.of(name)
 
 

@@ -27,13 +27,12 @@ def costs(prices: Prices, ranks: int, node_size: int, n_bytes_N: np.ndarray) -> 
     return np.add.outer(start_A, 0 * n_bytes_N) + np.outer(np.subtract(one_byte_A, start_A), n_bytes_N)
 
 
-def allreduce(prices: Prices, ranks: int = 4, node_size: int = 8) -> Explorer:
+def allreduce(prices: Prices, ranks: int = 4) -> Explorer:
     """Return an explorer of the vector, the ranks and the prices.
 
     Args:
         prices: Where the sliders start.
         ranks: The number of ranks at the start, at least 2.
-        node_size: Ranks on a node for the hierarchical all-reduce.
     """
 
     def draw(ax: Any, n_bytes: float, ranks: int, latency: float, bandwidth: float, links: bool, node: int) -> str:
@@ -57,7 +56,7 @@ def allreduce(prices: Prices, ranks: int = 4, node_size: int = 8) -> Explorer:
         latency=log_slider("Latency α [µs]", 1e6 * prices.message_s, 0.1, 1e5),
         bandwidth=log_slider("Bandwidth β [GB/s]", 1e-9 / max(prices.byte_s, 1e-15), 0.01, 1000),
         links=choice("Links", _LINKS, prices.lanes > 1),
-        node=power_slider("Ranks on a node", node_size, 1, 64),
+        node=power_slider("Ranks on a node", 8, 1, 64),
     )
 
 

@@ -27,12 +27,11 @@ def fates(magnitudes: torch.Tensor, dtype: torch.dtype) -> list[float]:
     return [kind.double().mean().item() for kind in (zero, subnormal, normal, infinite)]
 
 
-def numbers(values: Any, log2_scale: int = 0) -> Explorer:
+def numbers(values: Any) -> Explorer:
     """Return an explorer of the loss scale and the format.
 
     Args:
         values: The gradients, as an array or tensor. Signs do not matter, and one must not be 0.
-        log2_scale: The power of two at which the scale starts.
     """
     magnitudes = torch.as_tensor(values).detach().cpu().double().abs().flatten()
     powers = np.log2(magnitudes[magnitudes > 0].numpy())
@@ -58,6 +57,6 @@ def numbers(values: Any, log2_scale: int = 0) -> Explorer:
     largest = min(60, max(24, 18 - int(np.median(powers))))  # moves the median gradient beyond fp16
     return Explorer(
         draw,
-        log2_scale=int_slider("Loss scale, power of two", log2_scale, 0, largest),
+        log2_scale=int_slider("Loss scale, power of two", 0, 0, largest),
         dtype=choice("Format", _DTYPES, "fp16"),
     )

@@ -1,11 +1,10 @@
 """The explorer of chapter 00: a linear layer below the roofline of this machine.
 
-The input is the measured peaks of a machine and some measured operations. The output is an explorer with two
-logarithmic axes: FLOP per byte, and GFLOP/s.
+The input is the measured peaks of a machine. The output is an explorer with two logarithmic axes: FLOP per byte, and
+GFLOP/s.
 Source: Williams, Waterman, Patterson 2009, doi.org/10.1145/1498765.1498785.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from dltutorial.course.explorers.explorer import Explorer, choice, power_slider
@@ -21,12 +20,11 @@ def layer_counts(samples: int, width: int, dtype: str) -> tuple[int, int]:
     return 2 * samples * width**2, _BYTES[dtype] * (width**2 + 2 * samples * width)
 
 
-def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]]) -> Explorer:
+def roofline(peaks: Peaks) -> Explorer:
     """Return an explorer of the batch, the width and the dtype of a linear layer.
 
     Args:
         peaks: The peaks of the machine, as ``peaks.measure`` returns them.
-        measured: FLOP per byte and FLOP/s of operations in fp32 by name, which are drawn as rings.
     """
 
     def draw(ax: Any, samples: int, width: int, dtype: str) -> str:
@@ -37,10 +35,6 @@ def roofline(peaks: Peaks, measured: Mapping[str, tuple[float, float]]) -> Explo
         plots.roofline(ax, peaks.memory_bytes_per_s, {dtype: peaks.peak_flops_per_s(dtype)})
         ax.axvline(ridge, color=plots.GREY, ls="--", lw=1.2, label="ridge")
         ax.plot(intensity, flop / layer_s / 1e9, "D", ms=9, color=plots.ORANGE, label="the layer at best")
-        if dtype == "fp32":
-            for name, (measured_intensity, flops_per_s) in measured.items():
-                ax.plot(measured_intensity, flops_per_s / 1e9, "o", ms=8, mfc="none", color=plots.GREEN)
-                ax.annotate(name, (measured_intensity, flops_per_s / 1e9), xytext=(7, -12), textcoords="offset points")
         ax.legend(loc="lower right")
         limit = "arithmetic" if intensity >= ridge else "memory"
         return (
