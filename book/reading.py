@@ -2,7 +2,7 @@
 
 The input is the repository, whose root is Sphinx's source folder, and the runs of the course. The output is the text of
 each page: chapters with their results, exercises with folded solutions, tables of published figures, and docstrings.
-``python book/reading.py`` prints the chapters that no run has executed in their present form.
+``python book/reading.py`` prints the chapters that no run has executed in their present form, of all or of those given.
 Source: the events of Sphinx, https://www.sphinx-doc.org/en/master/extdev/event_callbacks.html.
 """
 
@@ -73,34 +73,41 @@ def own_cells(notebook):
     return [cell for cell in notebook["cells"] if "injected-parameters" not in cell["metadata"].get("tags", ())]
 
 
-def chapter(source, partial=False):
-    """Return a chapter with its number, its results, and a line about the machine that executed it.
+def executed(source, partial=False):
+    """Return a chapter with its results, and a line about the machine that executed it in ``metadata["about"]``.
 
     Widgets are left out, because a picture stands beside each of them.
     """
     run = run_of(source)
+    notebook = notebooks.read(source)
     if run is None:
-        notebook = notebooks.read(source)
         about = "**Not executed.** This chapter is printed without its results: run it to see them."
         if not partial:
-            command = f"dltutorial run {notebooks.number(source)}, or give -D partial=1"
+            command = f"dltutorial run {notebooks.number(source)}, or give PARTIAL=1"
             logging.getLogger(__name__).warning("no run executed %s in its present form; run: %s", source.name, command)
     else:
-        notebook = notebooks.read(run / notebooks.place(source))
         summary = json.loads((run / "run.json").read_text(encoding="utf-8"))
         torch_version = summary["versions"].get("torch")
         about = f"Executed on {summary['machine']}, preset `{summary['preset']}`, torch {torch_version}."
-    cells = own_cells(notebook)
-    for cell in cells:
-        if cell["cell_type"] == "code":
-            outputs = [output for output in cell["outputs"] if WIDGET not in output.get("data", {})]
-            cell["outputs"] = json.loads(without_machine_paths(json.dumps(outputs)))
+        results = own_cells(notebooks.read(run / notebooks.place(source)))
+        for cell, result in zip(notebook["cells"], results, strict=True):
+            if cell["cell_type"] == "code":
+                outputs = [output for output in result["outputs"] if WIDGET not in output.get("data", {})]
+                cell["outputs"] = json.loads(without_machine_paths(json.dumps(outputs)))
+    return notebook | {"metadata": {"about": about}}
+
+
+def chapter(source, partial=False):
+    """Return an executed chapter with its number, and with links to the glossary."""
+    notebook = executed(source, partial)
+    cells = notebook["cells"]
     link_terms(cells)
     title = "".join(cells[0]["source"]).removeprefix("# ")
+    about = notebook["metadata"]["about"]
     cells[0]["source"] = f"# {notebooks.number(source)} · {title}\n\n:::{{container}} ran\n{about}\n:::\n"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     python = {"name": "python", "pygments_lexer": "ipython3"}  # which knows lines that begin with ! or %
-    return notebook | {"cells": cells, "metadata": {"kernelspec": kernel, "language_info": python}}
+    return notebook | {"metadata": {"kernelspec": kernel, "language_info": python}}
 
 
 def without_machine_paths(text):
@@ -181,5 +188,5 @@ def write_math(writer, node):
 
 
 if __name__ == "__main__":
-    chapters = notebooks.chapters(ROOT / "notebooks")
+    chapters = [Path(name).resolve() for name in sys.argv[1:]] or notebooks.chapters(ROOT / "notebooks")
     sys.stdout.write(" ".join(notebooks.number(source) for source in chapters if run_of(source) is None))
