@@ -14,6 +14,7 @@ import datetime
 import faulthandler
 import gc
 import linecache
+import multiprocessing
 import os
 import pickle
 import random
@@ -95,6 +96,8 @@ def _end_with_caller(control: Connection) -> None:
 
 def _replace_state_of_server(env: dict[str, str], cells: dict[str, Any]) -> None:
     """Replace what this process has inherited from the fork server by the state of the caller."""
+    # Use Python's default start method, as under torchrun. With forkserver, each worker of a loader would import torch.
+    multiprocessing.set_start_method(None, force=True)
     os.environ.clear()
     os.environ.update(env)
     linecache.cache.update(cells)
