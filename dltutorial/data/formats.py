@@ -23,6 +23,7 @@ from dltutorial.errors import DataError, RecipeError
 
 SUFFIXES = (".h5", ".npy", ".zarr")
 SUFFIX_OF_KIND = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
+_CONVERT = "write it in the layout of the course, as the script for ERA5 in book/training.md does"
 # h5py's two errors on a file system that cannot lock files, and for a file that is open in the other locking mode.
 _LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
 
@@ -107,7 +108,7 @@ class Year:
     ) -> None:
         if len(fields.shape) != 4 or 0 in fields.shape or fields.dtype.kind != "f":
             what = f"{fields.dtype} {tuple(fields.shape)}"
-            raise DataError(f"{path} holds {what}, not floats (time, channel, lat, lon); write the data in this shape")
+            raise DataError(f"{path} holds {what}, not floats (time, channel, lat, lon); {_CONVERT}")
         self.path = path
         self.shape: tuple[int, int, int] = tuple(fields.shape[1:])
         self.chunk_TCHW = chunk_TCHW
@@ -159,7 +160,7 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
     path = Path(path)
     openers = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in openers:
-        raise DataError(f"{path} is neither *.h5 nor *.npy nor *.zarr; convert it to one of these")
+        raise DataError(f"{path} is neither *.h5 nor *.npy nor *.zarr; {_CONVERT}")
     with readable(path):
         year = openers[path.suffix](path)
     if crop is not None:
@@ -171,7 +172,7 @@ def _open_hdf5(path: Path) -> Year:
     file = open_hdf5(path)
     fields = file.get("fields")
     if not isinstance(fields, h5py.Dataset):
-        raise DataError(f"{path} has no dataset 'fields', it has {sorted(file)}; write the snapshots as 'fields'")
+        raise DataError(f"{path} has no dataset 'fields', it has {sorted(file)}; {_CONVERT}")
     return Year(path, fields, fields.chunks, file.close)
 
 

@@ -116,7 +116,10 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
         raise DataError(f"{folder} has no folder {split}; move some of the years to {place}")
     files = sorted(file for file in place.glob("[!.]*") if file.suffix in formats.SUFFIXES)
     if not files:
-        raise DataError(f"{place} holds no .h5, .npy or .zarr file; move some of the years there")
+        raise DataError(
+            f"{place} holds no .h5, .npy or .zarr file; move some of the years there (book/training.md says how to "
+            "convert ERA5)"
+        )
     return tuple(files)
 
 

@@ -207,6 +207,9 @@ WORDS = {
         "[Errno 37] Unable to synchronously open file (unable to lock file, errno = 37, error message = 'No locks "
         "available')"
     ),
+    "hdf5-filter": OSError(
+        "Can't synchronously read data (can't open directory (/usr/local/hdf5/lib/plugin). Please verify its existence)"
+    ),
     "hdf5-fork": OSError("Unable to synchronously open object (bad object header version number)"),
     "disk-error": OSError(5, "Input/output error"),
     "python-headers": RuntimeError(

@@ -78,9 +78,9 @@ BAD = {
     "truncated": ("hdf5-chunk1", truncate, "is not readable .*truncated.*; compare it with its source"),
     "a truncated array": ("npy", truncate, "is not readable .*; compare it with its source"),
     "no HDF5": ("hdf5-chunk1", lambda file: file.write_text("<html>404</html>"), "is not readable"),
-    "no dataset": ("hdf5-chunk1", save(np.ones((2, 3, 4, 6)), "other"), r"no dataset 'fields', it has \['other'\]"),
+    "no dataset": ("hdf5-chunk1", save(np.ones((2, 3, 4, 6)), "other"), r"it has \['other'\]; write it in the layout"),
     "another shape": ("hdf5-chunk1", save(np.ones((3, 4))), r"float64 \(3, 4\), not floats \(time, channel, lat, lon"),
-    "integers": ("npy", save(np.ones((2, 3, 4, 6), int)), "holds int64 .*, not floats"),
+    "integers": ("npy", save(np.ones((2, 3, 4, 6), int)), "holds int64 .*, not floats .*; write it in the layout"),
     "no snapshots": ("npy", save(np.ones((0, 3, 4, 6))), "not floats"),
 }
 
