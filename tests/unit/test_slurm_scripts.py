@@ -44,6 +44,12 @@ def test_a_job_script_is_careful_and_says_how_it_is_called(script):
     assert "--open-mode=append" in directives(script)
 
 
+@pytest.mark.parametrize("file", [*SCRIPTS, *sorted(FOLDER.parent.glob("notebooks/**/*.ipynb"))], **named)
+def test_no_script_stops_reading_a_pipe_early(file):
+    """With hundreds of nodes, ``scontrol show hostnames | head -n 1`` fails under pipefail."""
+    assert "| head" not in file.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("script", JOBS, **named)
 def test_a_job_script_names_no_account_partition_or_path(script):
     for directive in directives(script):
