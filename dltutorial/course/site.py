@@ -106,6 +106,7 @@ def body(notebook: Any, pages: Collection[str] = (), below: str = ".", folder: P
         folder: The folder of the run, which also holds the images of the course.
     """
     quick_imports()
+    import nbconvert
     from nbconvert.exporters import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
@@ -132,9 +133,13 @@ def body(notebook: Any, pages: Collection[str] = (), below: str = ".", folder: P
             return super().image(text, _data_url(file) if file.is_file() else url, title)
 
     renderer = Renderer(escape=False, exclude_anchor_links=True)
+    # By default, nbconvert looks in the folder of this Python. But nbconvert may be a package of another Python.
+    templates = [str(Path(nbconvert.__file__).parents[4] / "share/jupyter/nbconvert/templates")]
     exporter = HTMLExporter(
         template_file="cells",
         extra_loaders=[jinja2.DictLoader({"cells": _CELLS})],
+        extra_template_basedirs=templates,
+        template_data_paths=templates,
         exclude_input_prompt=True,
         exclude_output_prompt=True,
     )

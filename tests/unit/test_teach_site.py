@@ -1,4 +1,6 @@
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +28,19 @@ def notebook():
     made.cells[-1].outputs = outputs
     made.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     return made
+
+
+def test_a_page_is_made_if_nbconvert_is_a_package_of_another_python():
+    """As in an environment that uses the packages of the system."""
+    program = """
+import sys
+sys.prefix = "/nowhere"
+import nbformat.v4 as v4
+from dltutorial.course import site
+print(site.body(v4.new_notebook(cells=[v4.new_markdown_cell("A *word*")])))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert "A <em>word</em>" in done.stdout, done.stderr
 
 
 @pytest.fixture
