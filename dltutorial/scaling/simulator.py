@@ -20,8 +20,6 @@ Legend: P numbers of ranks, L layers, B buckets, X points of an integral, G grid
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.integrate import trapezoid
-from scipy.special import log_ndtr
 
 from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
 from dltutorial.scaling.clusters import Cluster
@@ -130,6 +128,10 @@ def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:
     This is an *order statistic*. It grows without bound, although slowly. Source: David and Nagaraja, Order Statistics
     (2003), chapter 3.
     """
+    # Importing scipy takes about half a second, and most notebooks do not call this function.
+    from scipy.integrate import trapezoid
+    from scipy.special import log_ndtr
+
     ranks = np.asarray(ranks_P, dtype=float)
     # The mean is ∫ x d(Φ(x)^P). By parts, this is the upper limit minus the area below Φ^P. It is smooth in log P, so
     # it is computed on a grid and interpolated.
