@@ -325,6 +325,7 @@ def test_troubleshooting_is_the_table():
         RankFailed("rank 0 of 2 failed: DataError: No such file", 0, "DataError", "No such file"),
         ValueError("learning_rate must be positive"),
         ZeroDivisionError("division by zero"),
+        EOFError("EOF when reading a line"),  # input() in a rank
     ],
     ids=repr,
 )
