@@ -77,7 +77,6 @@ def inventory(here: Machine) -> list[tuple[str, str]]:
         ("ranks", f"{here.rank.world_size} ({here.rank.launcher})"),
         ("runs on", node.description()),
         ("Slurm", here.slurm or UNKNOWN),
-        ("browser", _installed("chromium", "chromium-browser", "google-chrome", "chrome") or UNKNOWN),
         ("compiler", _compilers(here)),
         *packages,
     ]

@@ -49,7 +49,7 @@ def stop_cells_of_failed_programs(shell: Any) -> None:
         _check(command, status, "".join(output.texts))
 
     def getoutput(command: str, split: bool = True, depth: int = 0) -> Any:
-        from IPython.utils.text import LSString, SList
+        from IPython.utils.text import SList  # it also gives the text as one string
 
         command = shell.var_expand(command, depth=depth + 1)
         done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -57,7 +57,7 @@ def stop_cells_of_failed_programs(shell: Any) -> None:
         if done.returncode:
             print(text)
         _check(command, done.returncode, text)
-        return SList(text.splitlines()) if split else LSString(text)
+        return SList(text.splitlines())
 
     shell.system = system
     shell.getoutput = getoutput

@@ -71,7 +71,6 @@ def gather(
     step: Callable[[Any], object],
     *,
     peaks: Peaks | None = None,
-    dtype: str = "fp32",
     rounds: int = 5,
     phase_s: float = 0.3,
 ) -> Evidence:
@@ -83,7 +82,6 @@ def gather(
         step: Trains on one batch that is on the device. If ``peaks`` is given, the step must not be compiled, because
             the work of compiled operators cannot be counted.
         peaks: The peaks of this machine.
-        dtype: The data type in which the step computes.
         rounds: The number of rounds of the split.
         phase_s: The seconds of each phase of the split.
 
@@ -107,7 +105,7 @@ def gather(
     counted = None
     if peaks is not None:
         counted = work.count(lambda: step(first_batch))
-    return Evidence(trace, split, counted, peaks, dtype)
+    return Evidence(trace, split, counted, peaks)
 
 
 def loading(run: Evidence) -> Finding | None:

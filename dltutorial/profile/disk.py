@@ -22,10 +22,8 @@ _MIB = 1 << 20
 _MAX_FILE_BYTES = 256 * _MIB
 _WRITE_BYTES = 16 * _MIB
 _REPEATS = 3
-SAMPLE_BYTES = 5 * 64 * 128 * 4  # one sample of the preset smoke: channels × latitudes × longitudes × float32
 DISK_READS = {  # kind of read: bytes of a block, cold or warm, the order of the blocks
     "cold_sequential": (8 * _MIB, "cold", "in order"),
-    "cold_random_sample": (SAMPLE_BYTES, "cold", "at random"),
     "cold_random_4k": (4096, "cold", "at random"),
     "warm_sequential": (8 * _MIB, "warm", "in order"),
 }
@@ -51,7 +49,7 @@ def read_bytes_per_s(folder: Path, seconds: float) -> dict[str, Figure | None]:
             n_bytes = _fill(file.fileno(), seconds / 3)
             for kind, (_, temperature, _) in DISK_READS.items():
                 if temperature == "warm" or _can_drop_cache(folder):
-                    rates[kind] = _read_rate(file.fileno(), kind, n_bytes, seconds / 6)
+                    rates[kind] = _read_rate(file.fileno(), kind, n_bytes, seconds / 5)
     except OSError:
         return rates  # the folder cannot be written, or the disk is full
     return rates

@@ -40,7 +40,7 @@ class Peaks:
         time: When it was measured, in UTC and the format of ISO 8601.
         matmul: FLOP/s of a matrix product, by dtype: fp32, tf32, bf16, fp16, fp64.
         memory: Bytes/s of a copy, bytes read plus bytes written.
-        disk: Bytes/s of reads, by kind: cold_sequential, cold_random_sample, cold_random_4k, warm_sequential.
+        disk: Bytes/s of reads, by kind: cold_sequential, cold_random_4k, warm_sequential.
     """
 
     machine: str
