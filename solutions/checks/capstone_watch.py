@@ -3,7 +3,9 @@
 The input is two environment variables. ``CAPSTONE_NOTES`` names the folder for the notes. ``CAPSTONE_FAULT`` is "RANK
 PASS KIND" (see ``Fault`` in ``capstone_script.py``). The output is a file with one line for each training pass, each
 call of ``torch.save``, and the end of the script. The learner's script imports this file in a folder where the course
-may not be installed, so this file does not import the course.
+may not be installed, so this file does not import the course. It does not import ``torch.distributed.nn`` either. This
+import before ``init_process_group`` would change how a script ends: if its DDP model exists longer than the process
+group, gloo's threads and the script could wait for each other.
 
 Source: https://docs.python.org/3/library/signal.html
 """
@@ -23,7 +25,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # imported after init_process_group, it keeps gloo's threads alive until Python ends
 
 RANK = int(os.environ.get("RANK", 0))
 WARNINGS = (signal.SIGTERM, signal.SIGUSR1)

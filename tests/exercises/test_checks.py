@@ -11,6 +11,8 @@ import dataclasses
 import functools
 import importlib
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,14 @@ def impatient(name):
         for limited in limited_modules(name):
             patch.setattr(limited, "PATIENCE_S", limited.PATIENCE_S / share)
         yield patch
+
+
+def test_the_watcher_of_the_capstone_does_not_change_how_a_script_ends():
+    """Imported early, torch.distributed.nn can make gloo's threads and the end of a DDP model wait for each other."""
+    program = "import sys, capstone_watch; print('torch.distributed.nn' in sys.modules)"
+    folder = ROOT / "solutions" / "checks"
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_every_exercise_is_asked_in_a_notebook_and_every_notebook_asks_an_exercise():
