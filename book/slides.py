@@ -23,10 +23,10 @@ FENCE = re.compile(r"^```.*?^```\n?", re.DOTALL | re.MULTILINE)
 SECTION = re.compile(r"^(?=##? )", re.MULTILINE)
 ITEM = re.compile(r"^- ", re.MULTILINE)
 DRAWING = re.compile(r"!\[[^\]]*\]\([^)]*\)")
-SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^a-z\s])")
+SENTENCE = re.compile(r"(?<=[.!?])(?<!\bal\.)\s+(?=[^a-z\s])")
 # A sentence about the notebook is not for a slide.
-OF_NOTEBOOK = re.compile(r"\b(?:cells?|claims?|notebook|[Ss]ections? \d+|[Cc]hapters? \d+)\b")
-GUESS = re.compile(r" · <span[^>]*>guess</span>.*?(?=</div>)")
+OF_NOTEBOOK = re.compile(r"\b(?:cells?|claims?|notebook|following|[Ss]ections? \d+|[Cc]hapters? \d+)\b")
+GUESS = re.compile(r" · <span[^>]*>guess</span> \S+(?=[^<]*</div>)")
 SENTENCE_WORDS = 40  # of the sentences on a slide, if there are two
 LIST_WORDS = 110  # of a list whose items have more than one sentence
 LINES = 20  # of code and of what it prints
@@ -68,9 +68,8 @@ class Deck:
             is_takeaway = {kind_of(output) for output in outputs} == {"takeaway"}
             self.begin("" if is_takeaway else self.heading)
         if kind:
-            is_folded = "hide-input" in cell["metadata"].get("tags", []) or any(
-                map(GUESS.search, map(html_of, outputs))
-            )
+            is_question = any(GUESS.search(html_of(output)) for output in outputs)
+            is_folded = is_question or "hide-input" in cell["metadata"].get("tags", [])
             source = "".join(cell["source"])
             n_lines = LINES if source.startswith(notebooks.WRITES) else len(source.splitlines()) * (not is_folded)
             metadata = {"tags": ["hide-input"] * is_folded, "slideshow": {"slide_type": "-"}}
@@ -79,8 +78,11 @@ class Deck:
     def add_text(self, cell, kind):
         """The text before the first heading says what the output above shows, so it belongs to that slide."""
         before, *sections = SECTION.split(FENCE.sub("", "".join(cell["source"])))
-        if kind == "slide" and not sections:
-            before, sections = "", [f"{self.heading}\n{before}"]
+        drawing = DRAWING.search(before)
+        if kind == "slide" and (drawing or not sections):
+            start = drawing.start() if drawing else 0
+            before, more = before[:start], before[start:]
+            sections.insert(0, f"{self.heading}\n{more}")
         if self.has_result and kind != "notes" and short(before):
             self.cells.append(text_cell(short(before), "fragment"))
         (self.notes if self.has_result else self.waiting).append(before)
@@ -104,15 +106,20 @@ def with_slide(sections):
 def beginning(section):
     """Return what a slide shows of a section: the heading, a drawing and the first sentences.
 
-    Without a drawing, it also shows the first formula and the first list.
+    Without a drawing, it also shows the first formula with the sentence before it, and the first list.
     """
     heading, _, text = section.partition("\n")
     drawings = DRAWING.findall(text)
-    formulas = [block for block in blocks(text) if block.startswith("$$")]
+    formula = re.search(r"([^\n]*)\n+(\$\$.*?\$\$)", text, re.DOTALL)
     first, *prose = [block for block in blocks(text) if not block.startswith(("$$", "|", "!["))] or [""]
+    shown = [heading, *drawings, short(first)]
+    if formula and not drawings:
+        before = SENTENCE.split(formula[1])[-1]
+        shown += [before] * (before not in shown[-1]) + [formula[2]]
     lists = [block for block in prose if ITEM.search(block) and not ITEM.search(first)]
-    more = [] if drawings else formulas[:1] + lists[:1]
-    return "\n\n".join([heading, *drawings, *map(short, [first, *more])])
+    if lists and not drawings:
+        shown.append(short(lists[0]))
+    return "\n\n".join(shown)
 
 
 def short(text):
@@ -142,7 +149,7 @@ def blocks(text):
 def on_slide(outputs, n_lines):
     """Return the figures and takeaways of a cell, or else what it prints in some lines, its tables, and a claim or two.
 
-    The guess of a run without a learner says nothing, so it is left out.
+    The guess of a run without a learner says nothing, so a blank replaces it.
     """
     figures, claims, takeaways, tables = (
         [output for output in outputs if kind_of(output) == kind] for kind in ("figure", "claim", "takeaway", "table")
@@ -152,7 +159,9 @@ def on_slide(outputs, n_lines):
     printed = "".join("".join(output["text"]) for output in outputs if output["output_type"] == "stream").splitlines()
     lines = printed[: max(0, n_lines)] + ["…"] * (0 < n_lines < len(printed))
     stream = [{"output_type": "stream", "name": "stdout", "text": "\n".join(lines)}] if lines else []
-    tables = [table | {"data": {HTML: GUESS.sub("", html_of(table))}} if html_of(table) else table for table in tables]
+    tables = [
+        table | {"data": {HTML: GUESS.sub(" ____", html_of(table))}} if html_of(table) else table for table in tables
+    ]
     n_rows = sum(html_of(table).count("<tr") for table in tables)
     if n_rows > ROWS:
         tables, claims = tables[-1:], []
@@ -160,10 +169,11 @@ def on_slide(outputs, n_lines):
 
 
 def kind_of(output):
-    """Return what an output is: a figure, a claim, a score, a takeaway, or a table."""
+    """Return what an output is: a figure, a claim, a score, a takeaway, or a table. Printed text is None."""
     kinds = [kind for kind in ("figure", "claim", "score") if f"dlt-{kind}" in html_of(output)]
-    data = output.get("data", {})
-    return kinds[0] if kinds else "takeaway" if "text/markdown" in data else "table" if data else None
+    if not kinds and output.get("data"):
+        kinds = ["takeaway" if "text/markdown" in output["data"] else "table"]
+    return kinds[0] if kinds else None
 
 
 def html_of(output):
@@ -205,9 +215,11 @@ def write(source, folder, partial):
     exporter = SlidesExporter(config=settings)
     renderer = Renderer(escape=False, embed_images=True, path=str(source.parent), exclude_anchor_links=True)
     exporter.register_filter("markdown2html", MarkdownWithMath(renderer).render)
-    deck = {"cells": Deck(reading.executed(source, partial)["cells"]).cells, "metadata": {}}
-    deck = nbformat.v4.reads(json.dumps(deck | {"nbformat": 4, "nbformat_minor": 4}))
-    html, _ = exporter.from_notebook_node(deck, {"metadata": {"name": source.stem}})
+    executed = reading.executed(source, partial)
+    cells = Deck(executed["cells"]).cells
+    cells.insert(1, text_cell(executed["metadata"]["about"], "-"))
+    deck = json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})
+    html, _ = exporter.from_notebook_node(nbformat.v4.reads(deck), {"metadata": {"name": source.stem}})
     (folder / f"{source.stem}.slides.html").write_text(html, encoding="utf-8")
 
 
