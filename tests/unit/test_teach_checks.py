@@ -110,7 +110,7 @@ def test_what_has_not_run_is_not_counted_as_failed(exercise, capsys):
     exercise(lambda x: 9.0)
     exercise(lambda x: sum(x) or 7.0)
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("✗ ")]
-    assert titles == ["✗ total: cases 1 failed, 1 not run", "✗ total: cases 1 passed, 1 failed"]
+    assert titles == ["✗ total: 1 of 2 cases failed, 1 not run", "✗ total: 1 of 2 cases failed, 1 passed"]
 
 
 def test_lines_of_a_solution_are_folded_and_come_with_the_second_failed_attempt(exercise, monkeypatch):
@@ -195,10 +195,10 @@ def test_exit_in_a_notebook_is_a_wrong_answer_and_does_not_end_the_kernel(exerci
     ("file", "is_learners"),
     [
         (__file__, True),
-        ("/tmp/ipykernel_1/2.py", True),
+        ("ipykernel_1/2.py", True),
         (dataclasses.__file__, False),
         (torch.__file__, False),
-        ("/opt/other/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", False),
+        ("other/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", False),
         (checks.__file__, False),
     ],
 )
