@@ -1,4 +1,4 @@
-"""LARS and LARC: momentum SGD, in which each layer has its own rate, in proportion to the norm of its weights.
+"""LARS: momentum SGD, in which each layer has its own rate, in proportion to the norm of its weights.
 
 In: parameters with gradients. Out: changed weights. You, Gitman and Ginsburg 2017 (arXiv:1708.03888), Algorithm 1:
 
@@ -9,20 +9,8 @@ Therefore, when a schedule lowers the rate, earlier gradients in v keep the rate
 and TensorFlow's Model Garden do the same. ``torch.optim.SGD`` multiplies v by the present rate, and so does the LARS of
 timm, torch_optimizer and pytorch_optimizer. At a constant rate both give the same weights. Chapter 14 shows the
 difference under a schedule.
-
-LARC limits the rate of a layer to the rate that was set: v ← m v + min(λ, γ) (g + β w). NVIDIA's apex describes it
-(apex.parallel.LARC with clip=True; its source names no paper). Early in training, gradients are large compared with
-weights. Then λ is the smaller rate, which acts as a warm-up. Later γ is the smaller rate. There are three differences
-from apex:
-
-- apex leaves the rate to SGD, outside of v: v ← m v + min(λ / γ, 1) (g + β w), w ← w - γ v. There, every change of γ
-  scales all of v, also the steps that λ limited. Here, a change of γ scales only new steps, and only where γ is the
-  smaller rate.
-- If the gradient is zero and the weights are not, apex does not decay the weights. This module does.
-- apex adds 1e-8 to the denominator of λ.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -85,17 +73,3 @@ class LARS(Layerwise):
             torch._foreach_add_(vs, steps)
             steps = vs
         torch._foreach_sub_(ws, steps)
-
-
-class LARC(LARS):
-    """Layer-wise adaptive rate clipping. The module has the formula. The default coefficient is that of apex."""
-
-    def __init__(self, params: Any, lr: float | Tensor, momentum: float = 0.9, **options: float) -> None:
-        """Take the parameters. All arguments are as in :class:`LARS`."""
-        super().__init__(params, lr, momentum, **{"trust_coefficient": 0.02, **options})
-
-    def _rates(self, group: Group, w_norms_N: Tensor, g_norms_N: Tensor) -> Tensor:
-        """min(λ, γ) of each layer, (N,), and γ where a norm is 0."""
-        numerator_N = group["trust_coefficient"] * w_norms_N
-        denominator_N = g_norms_N + group["weight_decay"] * w_norms_N
-        return trust_ratio(numerator_N, denominator_N, default=math.inf).clamp(max=group["lr"])

@@ -1,4 +1,4 @@
-"""The parts that LARS, LARC and LAMB share: one update of all layers, and the ratio of norms that scales each layer.
+"""The parts that LARS and LAMB share: one update of all layers, and the ratio of norms that scales each layer.
 
 In: parameters with gradients. Out: changed weights. A *layer* is one tensor, such as a matrix, a kernel or a bias.
 Norms and ratios stay tensors on the device, so the host never waits for the device. Each operation is one kernel for
@@ -77,18 +77,17 @@ class Layerwise(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-def trust_ratio(numerator_N: Tensor, denominator_N: Tensor, default: float = 1.0) -> Tensor:
+def trust_ratio(numerator_N: Tensor, denominator_N: Tensor) -> Tensor:
     """The ratio (N,) of each layer.
 
-    It is ``default`` where one of the two is 0, because a layer of zeros would never change with a ratio of 0.
+    It is 1 where one of the two is 0, because a layer of zeros would never change with a ratio of 0.
 
     Args:
         numerator_N: in proportion to the norms of the weights.
         denominator_N: in proportion to the norms of the steps.
-        default: the ratio where one of the two is 0.
     """
     are_positive_N = (numerator_N > 0) & (denominator_N > 0)
-    return torch.where(are_positive_N, numerator_N / denominator_N, default)
+    return torch.where(are_positive_N, numerator_N / denominator_N, 1.0)
 
 
 def state_tensors(states: Sequence[State], name: str, ws: Sequence[Tensor]) -> list[Tensor]:

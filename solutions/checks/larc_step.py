@@ -1,8 +1,7 @@
 """Checks of chapter 14's exercise: one update of LARC, whose learning rate stands outside of the momentum.
 
 Each case passes weights and gradients to the learner's function and to the correct update. A known mistake is another
-formula for one part of the update. A learner gets the hint of the mistake that gives exactly the learner's weights. At
-a constant rate the correct update moves the weights as the library's LARC does, whose rate stands inside.
+formula for one part of the update. A learner gets the hint of the mistake that gives exactly the learner's weights.
 
 Legend: w weights, g gradient and v velocity of a layer; γ learning rate, λ the layer's own rate, β weight decay.
 

@@ -1,18 +1,17 @@
-"""LARS, LARC and LAMB on a GPU: the same weights as on the CPU, and no wait for the device."""
+"""LARS and LAMB on a GPU: the same weights as on the CPU, and no wait for the device."""
 
 import pytest
 import torch
 from torch import nn
 
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.lars import LARC, LARS
+from dltutorial.optim.lars import LARS
 from dltutorial.optim.layerwise import without_adaptation
 
 pytestmark = pytest.mark.gpu
 
 OURS = {
     "LARS": (LARS, {"lr": 0.5, "trust_coefficient": 0.05, "weight_decay": 0.1}),
-    "LARC": (LARC, {"lr": 0.05, "weight_decay": 0.1}),
     "LAMB": (LAMB, {"lr": 0.01, "weight_decay": 0.1}),
 }
 

@@ -1,4 +1,4 @@
-"""LARS, LARC and LAMB equal the papers' equations in NumPy."""
+"""LARS and LAMB equal the papers' equations in NumPy."""
 
 import math
 
@@ -10,15 +10,14 @@ from chapter_code import written
 from torch import nn
 
 from dltutorial.optim.lamb import LAMB
-from dltutorial.optim.lars import LARC, LARS
+from dltutorial.optim.lars import LARS
 from dltutorial.optim.layerwise import without_adaptation
 
 STEPS, CLOSE = 100, 1e-6
-OURS = {"LARS": LARS, "LARC": LARC, "LAMB": LAMB}
+OURS = {"LARS": LARS, "LAMB": LAMB}
 # By name: the optimizer, and options under which its equations in NumPy are tried.
 CASES = [
     ("LARS", {"lr": 2.0, "weight_decay": 0.1, "trust_coefficient": 0.01}),
-    ("LARC", {"lr": 0.5, "weight_decay": 0.1}),
     ("LAMB", {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.95)}),
 ]
 
@@ -63,9 +62,8 @@ class Equations:
     """The papers' algorithms for one layer, as they stand there, in float64."""
 
     def __init__(self, name, lr, **options):
-        defaults = {"LARS": {"trust_coefficient": 1e-3}, "LARC": {"trust_coefficient": 0.02}}
-        common = {"momentum": 0.9, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-6}
-        self.o = common | defaults.get(name, {}) | options
+        defaults = {"momentum": 0.9, "weight_decay": 0.0, "betas": (0.9, 0.999), "eps": 1e-6}
+        self.o = defaults | options
         self.name, self.lr, self.t, self.m, self.v = name, lr, 0, 0.0, 0.0
 
     def __call__(self, w, g, adapt=True):
@@ -78,7 +76,7 @@ class Equations:
         rate = self.lr
         if adapt:
             local = o["trust_coefficient"] * norm(w) / (norm(g) + decay * norm(w))
-            rate = self.lr * local if self.name == "LARS" else min(self.lr, local)
+            rate = self.lr * local
         move = rate * (g + decay * w)
         self.v = o["momentum"] * self.v + move
         return w - self.v
@@ -131,25 +129,14 @@ def test_the_optimizers_of_chapter_14_equal_those_of_pytorch_optimizer(name):
         assert (ours - theirs).abs().max() < CLOSE
 
 
-def test_without_adaptation_lamb_is_adamw_and_lars_and_larc_are_sgd():
-    for name, theirs in (("LARS", torch.optim.SGD), ("LARC", torch.optim.SGD), ("LAMB", torch.optim.AdamW)):
+def test_without_adaptation_lamb_is_adamw_and_lars_is_sgd():
+    for name, theirs in (("LARS", torch.optim.SGD), ("LAMB", torch.optim.AdamW)):
         ours, other = net(), net()
         more = {"momentum": 0.9} if theirs is torch.optim.SGD else {"eps": 1e-6}
         groups = [{"params": list(ours.parameters()), "adapt": False}]
         found = train(ours, OURS[name](groups, lr=0.01, weight_decay=0.1))
         expected = train(other, theirs(other.parameters(), lr=0.01, weight_decay=0.1, **more))
         assert torch.allclose(found, expected, rtol=0, atol=1e-10), name
-
-
-def test_larc_is_lars_where_the_ratio_is_the_smaller_one_and_sgd_where_the_rate_is():
-    def trained(kind, **options):
-        model = net()
-        return train(model, kind([p for p in model.parameters() if p.ndim > 1], **options))
-
-    large = trained(LARC, lr=1e6, trust_coefficient=1e-3)
-    assert torch.allclose(large, trained(LARS, lr=1.0, trust_coefficient=1e-3), atol=1e-12)
-    small = trained(LARC, lr=1e-4, trust_coefficient=10.0)
-    assert torch.allclose(small, trained(torch.optim.SGD, lr=1e-4, momentum=0.9), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", OURS.values(), ids=OURS)
