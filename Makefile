@@ -35,7 +35,7 @@ help:
 .venv/.course: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dltutorial needs Python 3.11 or newer, this is " \
 		+ sys.version.split()[0] + "; name another one: make run PYTHON=python3.12")'
-	@echo "setting up .venv (a minute or two, once)"
+	@echo "setting up .venv (a minute or two, once; nothing is printed meanwhile)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	@$(PIP) -e '.[$(EXTRAS)]'
 	@echo "$(EXTRAS)" > $@
@@ -49,14 +49,19 @@ help:
 run: .venv/.course
 	@$(BIN)/dltutorial run $(ARGS)
 
+# hub/labconfig: JupyterLab shows Markdown files as pages, and it asks nothing about news. Your own settings have priority.
 lab: .venv/.course
-	@PYTHONSTARTUP="$(CURDIR)/hub/startup.py" $(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
+	@PYTHONSTARTUP="$(CURDIR)/hub/startup.py" JUPYTER_CONFIG_PATH="$(CURDIR)/hub$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+		$(BIN)/jupyter lab --ip=127.0.0.1 $(ROOT) --LabApp.default_url=/lab/tree/README.md $(ARGS)
 
 # gitpuller ends with a traceback where the branch is missing, so git is asked for the branch first.
 update: .venv/.course
 	@branch="$$(git branch --show-current 2>/dev/null)"; \
 	if git ls-remote --quiet --exit-code origin "refs/heads/$$branch" >/dev/null 2>&1; then \
-		$(BIN)/gitpuller "$$(git remote get-url origin)" "$$branch" .; \
+		log="$$($(BIN)/gitpuller "$$(git remote get-url origin)" "$$branch" . 2>&1)" || { echo "$$log" >&2; exit 2; }; \
+		echo "$$log" | grep '^Renamed'; \
+		echo "The course now has the version of $$(git log -1 --format='%cs (%h)' "origin/$$branch"). Your changes have stayed."; \
+		echo "In JupyterLab, choose File > Reload Notebook from Disk in each open notebook, and restart its kernel."; \
 	else \
 		echo "make update: no branch '$$branch' can be read from the remote 'origin'; git remote -v shows its address" >&2; \
 		exit 2; \

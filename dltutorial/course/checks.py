@@ -173,7 +173,7 @@ class Exercise:
         """Return the box that shows an outcome."""
         n_passed = len(outcome.passed)
         if outcome.status == "not attempted":
-            title = f"{self.name}: not attempted yet"
+            title = f"{self.name}: not attempted yet. Write your code in the cell above. Run that cell, then this one"
             if n_passed:
                 title = f"{self.name}: {n_passed} of {len(self.cases)} cases pass, a part is still to be written"
             return show.box("not shown here", title, mark="not attempted")
@@ -187,12 +187,10 @@ class Exercise:
 
     def _failure_box(self, outcome: Outcome) -> show.Shown:
         """Return the box of a wrong answer: the cases, what was expected and got, and the hints unfolded so far."""
-        counts = {
-            "passed": len(outcome.passed),
-            "failed": 1,
-            "not run": len(self.cases) - len(outcome.passed) - 1,
-        }
-        cases = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        n_passed = len(outcome.passed)
+        counts = {"passed": n_passed, "not run": len(self.cases) - n_passed - 1}
+        title = f"{self.name}: 1 of {len(self.cases)} cases failed"
+        title += "".join(f", {n} {status}" for status, n in counts.items() if n)
         lines = [("✓", name) for name in outcome.passed]
         lines.append(("✗", outcome.failed))
         for label, text in (("expected", outcome.expected), ("got", outcome.got)):
@@ -202,7 +200,7 @@ class Exercise:
         code = self.code if self.attempts > 1 else ()
         return show.box(
             "failed",
-            f"{self.name}: cases {cases}",
+            title,
             lines,
             kind="check",
             mark="check failed",

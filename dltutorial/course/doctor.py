@@ -167,14 +167,14 @@ def _measured_s(preset: str) -> dict[str, float]:
 def _peak_rows(measured: peaks.Peaks | None) -> list[tuple[str, ...]]:
     """Return a row per peak: name, rate, spread, and how it was measured."""
     if measured is None:
-        return [("not measured yet: run chapter 00, or dltutorial doctor --measure",)]
-    rows: list[tuple[str, ...]] = []
+        return [("not measured yet: run dltutorial doctor --measure",)]
+    rows: list[tuple[str, ...]] = [("", "best of several", "median", "how it was measured")]
     for name, figure in measured.figures().items():
         if figure is None:
             rows.append((name, UNKNOWN))
         else:
             rate = timing.rate(figure.best, figure.unit)
-            rows.append((name, rate, f"median {figure.spread:.0%} lower", figure.how))
+            rows.append((name, rate, f"{figure.spread:.0%} lower", figure.how))
     if not measured.steady:
         rows.append(("this machine was busy meanwhile: when it is idle, run dltutorial doctor --measure",))
     return rows

@@ -13,7 +13,7 @@ from dltutorial.course import exercises, notebooks
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
-_HEADER = ("exercise", "attempts", "passed", "last check", "best")
+_HEADER = ("exercise", "attempts", "times passed", "last check", "best")
 
 
 def status(root: Path | None = None) -> Table:

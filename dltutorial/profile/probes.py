@@ -102,7 +102,7 @@ def _matmul_figure(dtype: str, device: str, seconds: float, n_threads: int) -> F
     samples_s = times_s(best.run, device, end - time.perf_counter())
     how = f"{best.n} × {best.n} matrices, {device}"
     if device == "cpu":
-        how += f", threads: {n_threads}"
+        how += f", fastest number of threads: {n_threads}"
     return Figure.of([2 * best.n**3 / product_s for product_s in samples_s], "FLOP/s", how)
 
 

@@ -73,13 +73,19 @@ def _check(fn: Callable, layer: Layer) -> None:
     expect_close(fn(*layer), expected, mistakes=_mistakes(layer))
 
 
+def _case(name: str, layer: Layer) -> Callable[[Callable], None]:
+    """Return a case whose name shows the arguments, so that the learner can try the same call."""
+    arguments = ", ".join(f"{value:g}" for value in layer)
+    return case(f"{name}. The arguments are ({arguments})", _check, layer)
+
+
 _CASES = (
-    case("a large batch in float32: the arithmetic is the limit", _check, Layer(1024, 2048, 4096, 4, 2e11, 1e14)),
-    case("one sample in float32: the weights are the limit", _check, Layer(1, 4096, 2048, 4, 1e15, 4e10)),
-    case("one sample in bfloat16", _check, Layer(1, 4096, 2048, 2, 4e11, 4e10)),
-    case("few inputs, many outputs, a large batch: the outputs count", _check, Layer(8192, 2, 4096, 4, 2e11, 4e10)),
-    case("many inputs, few outputs, a large batch: the inputs count", _check, Layer(8192, 4096, 2, 4, 2e11, 4e10)),
-    case("a batch of 64 on an A100's published peaks", _check, Layer(64, 8192, 8192, 2, 312e12, 1555e9)),
+    _case("a large batch in float32: the arithmetic is the limit", Layer(1024, 2048, 4096, 4, 2e11, 1e14)),
+    _case("one sample in float32: the weights are the limit", Layer(1, 4096, 2048, 4, 1e15, 4e10)),
+    _case("one sample in bfloat16", Layer(1, 4096, 2048, 2, 4e11, 4e10)),
+    _case("few inputs, many outputs, a large batch: the outputs count", Layer(8192, 2, 4096, 4, 2e11, 4e10)),
+    _case("many inputs, few outputs, a large batch: the inputs count", Layer(8192, 4096, 2, 4, 2e11, 4e10)),
+    _case("a batch of 64 on an A100's published peaks", Layer(64, 8192, 8192, 2, 312e12, 1555e9)),
 )
 _HINTS = (
     "Write down two times, one for the arithmetic and one for the bytes. Which of them counts?",

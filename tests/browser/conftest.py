@@ -16,11 +16,8 @@ from notebook_page import NotebookPage, end_kernels
 from serving import free_port, wait_until_answered
 
 ROOT = Path(__file__).parents[2]
-# No question about news at the first start, and every cell in the page, not just those in sight.
-SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},
-}
+# Every cell in the page, not just those in sight.
+SETTINGS = {"notebook-extension/tracker": {"windowingMode": "none"}}
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,7 @@ def lab_environment(place: Path) -> dict[str, str]:
     }
     env = {name: value for name, value in os.environ.items() if name not in ("MPLBACKEND", "JPY_SESSION_NAME")}
     extra = {"DLTUTORIAL_PRESET": "smoke", "PYTHONSTARTUP": str(ROOT / "hub" / "startup.py")}
+    extra["JUPYTER_CONFIG_PATH"] = str(ROOT / "hub")
     return env | {name: str(place / folder) for name, folder in folders.items()} | extra
 
 

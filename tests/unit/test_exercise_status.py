@@ -28,14 +28,14 @@ def test_status_counts_attempts_and_passes_and_shows_the_last_and_the_best(cours
         writer.write("thing", None, kind="check", status=status, cases_passed=passed, cases=3, failed="a tail")
     Writer("00", "smoke").write("other", None, kind="claim", status="shown")
     shown = row(course)
-    assert (shown["attempts"], shown["passed"], shown["best"]) == ("4", "1", "3 of 3 cases")
+    assert (shown["attempts"], shown["times passed"], shown["best"]) == ("4", "1", "3 of 3 cases")
     assert shown["last check"].startswith("wrong: a tail")
     assert row(course, "00_a")["last check"] == "not attempted yet"
 
 
 def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course):
     Writer("01", "smoke", course / "exercises" / "runs" / "records").write("thing", kind="check", status="passed")
-    assert row(course)["passed"] == "1"
+    assert row(course)["times passed"] == "1"
 
 
 def test_the_capstone_is_the_last_row_and_has_checks_of_its_own(course):

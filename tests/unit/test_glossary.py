@@ -15,7 +15,7 @@ GREEK = {"α": "alpha", "β": "beta", "γ": "gamma"}
 
 def entries():
     """(spellings, definition) of each term, in order."""
-    (block,) = re.findall(r"^```\{glossary\}\n(.*?)^```", PAGE, re.S | re.M)
+    (block,) = re.findall(r"^:::\{glossary\}\n(.*?)^:::", PAGE, re.S | re.M)
     for lines in (part.splitlines() for part in re.split(r"\n\n+", block.strip("\n"))):
         yield [line for line in lines if not line.startswith(" ")], " ".join(x.strip() for x in lines if x[0] == " ")
 
@@ -31,7 +31,7 @@ def words_of(notebook):
 
 
 def test_a_blank_line_stands_before_each_term():
-    (block,) = re.findall(r"^```\{glossary\}\n(.*?)^```", PAGE, re.S | re.M)
+    (block,) = re.findall(r"^:::\{glossary\}\n(.*?)^:::", PAGE, re.S | re.M)
     assert re.findall(r"^ .*\n(\S.*)", block, re.M) == []
 
 

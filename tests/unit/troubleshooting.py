@@ -13,9 +13,7 @@ def page() -> str:
         "The tables list error messages with their causes and fixes. Search this page for some words of your message.",
         "Numbers and names in your message may be different. A notebook of the course also shows the cause and the fix",
         "below the traceback of such an error, and a `dltutorial` command shows them in its last line.",
-        "",
-        "The command `python tests/unit/troubleshooting.py > TROUBLESHOOTING.md` makes this page from",
-        "`dltutorial/advice.toml`.",
+        "If JupyterLab does not open, or if a cell runs forever, see [JupyterLab](book/training.md#jupyterlab).",
     ]
     for group in dict.fromkeys(one.group for one in advice.table()):
         lines += ["", f"## {group}", "| error message | cause | what to do |", "|---|---|---|"]
