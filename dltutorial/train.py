@@ -214,7 +214,7 @@ def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank,
     return endless_batches(
         pairs,
         options.global_batch_size,
-        roll=is_simulated,
+        shift=is_simulated,
         workers=options.workers,
         pin=this_rank.device.type == "cuda",
         seed=options.seed,

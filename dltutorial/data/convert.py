@@ -82,4 +82,4 @@ def copy_year(source: Path, target: Path, layout: Layout) -> None:
         writing.year_writer(target, len(year), year.shape, layout) as append,
     ):
         for first in range(0, len(year), block):
-            append(year.snapshots(first, min(block, len(year) - first)))
+            append(year.read(first, min(block, len(year) - first)))

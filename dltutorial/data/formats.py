@@ -134,7 +134,7 @@ class Year:
         if self.shape != (C, H, W):
             self._window = (slice(None), slice(rows), slice(columns))
 
-    def snapshots(self, first: int, count: int) -> np.ndarray:
+    def read(self, first: int, count: int) -> np.ndarray:
         """Read snapshots (N, C, H, W).
 
         Args:

@@ -7,6 +7,7 @@ the state one snapshot later, which is the target y. This file contains the step
     sampling.endless    chooses the samples of each batch: shuffled in each epoch, and divided among the ranks
     BatchReader         reads the samples of one batch, normalises and shifts them, and writes them to one array
     endless_batches     yields one batch after another, read by this process or ahead of time by worker processes
+    loader_workers      keeps the worker processes alive until the training has ended, and then ends them
 
 In: a ``Split``, which knows the files and the statistics. Out: ``(x_BCHW, y_BCHW)``, float32, normalised, in the memory
 of the CPU.
@@ -16,14 +17,11 @@ Legend: B samples, 2 states (now, next), C channels, H rows (latitude), W column
 one, for broadcasting.
 """
 
-import atexit
 import bisect
 import itertools
 import math
 import os
-import signal
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +29,8 @@ from torch.utils.data import DataLoader, Dataset, default_convert, get_worker_in
 
 from dltutorial.data import formats, sampling
 from dltutorial.data.augment import augment_into
+from dltutorial.data.loader_workers import ignore_stop_signals, until_closed
 from dltutorial.data.store import Split
-from dltutorial.errors import DataError
 
 
 class Pairs(Dataset):
@@ -49,7 +47,7 @@ class Pairs(Dataset):
         self.split = split
         self.means_1C11 = torch.from_numpy(split.means_1C11)
         self.stds_1C11 = torch.from_numpy(split.stds_1C11)
-        pairs_per_year = [snapshots - 1 for snapshots in split.snapshots]
+        pairs_per_year = [n_snapshots - 1 for n_snapshots in split.snapshots]
         # The number of the first sample of each year, and at the end the number of all samples.
         self._first_of_year = [0, *itertools.accumulate(pairs_per_year)]
         self._open_years: dict[tuple[int, int], formats.Year] = {}
@@ -66,7 +64,7 @@ class Pairs(Dataset):
     def raw(self, index: int) -> Tensor:
         """Read both states of a sample, (2, C, H, W), in SI units. Do not write to the result, it may be the file."""
         year_number, first = self.where(index)
-        return torch.from_numpy(self.year(year_number).snapshots(first, 2))
+        return torch.from_numpy(self.year(year_number).read(first, 2))
 
     def where(self, index: int) -> tuple[int, int]:
         """Return the number of the year that holds a sample, and the number of its first snapshot in this year.
@@ -138,7 +136,7 @@ def endless_batches(
     pairs: Pairs,
     global_batch_size: int,
     *,
-    roll: bool = False,
+    shift: bool = False,
     workers: int = 0,
     pin: bool = False,
     seed: int = 0,
@@ -154,8 +152,9 @@ def endless_batches(
     Args:
         pairs: the samples.
         global_batch_size: number of samples in a batch of all ranks together. B is this rank's share.
-        roll: shift each sample along longitude by a random number of grid points. The simulated planet looks the same
-            from every longitude, so a shifted sample is a valid new sample. Do not shift data with continents.
+        shift: whether to shift each sample along longitude by a random number of grid points. The simulated planet
+            looks the same from every longitude, so a shifted sample is a valid new sample. Do not shift data with
+            continents.
         workers: number of processes that read. Each of them reads two batches ahead. With 0 this process reads.
         pin: put the batches into pinned memory, from which ``x.to(device, non_blocking=True)`` copies to a GPU while
             the CPU goes on.
@@ -171,7 +170,7 @@ def endless_batches(
         len(pairs),
         global_batch_size,
         seed=seed,
-        width=pairs.split.shape[-1] if roll else 0,
+        width=pairs.split.shape[-1] if shift else 0,
         rank=rank,
         world_size=world_size,
         skip=skip,
@@ -189,36 +188,3 @@ def endless_batches(
     )
     for both_2BCHW in until_closed(loader):
         yield both_2BCHW[0], both_2BCHW[1]
-
-
-def until_closed(loader: DataLoader) -> Iterator[Tensor]:
-    """Yield the batches of a loader, and end its workers when the caller is done or the program ends.
-
-    Raises:
-        DataError: A worker died, for example because it was out of memory.
-    """
-    batches: Any = iter(loader)
-    if loader.num_workers == 0:
-        yield from batches
-        return
-    # Workers ignore SIGTERM, so Python's exit could not end them; therefore we shut them down first.
-    atexit.register(batches._shutdown_workers)
-    try:
-        yield from batches
-    except RuntimeError as error:
-        message = formats.first_line(error)
-        if not message.startswith("DataLoader worker"):
-            raise
-        raise DataError(f"{message.rstrip('.')}; lower workers or the batch size, or give it more memory") from None
-    finally:
-        atexit.unregister(batches._shutdown_workers)
-        batches._shutdown_workers()
-
-
-def ignore_stop_signals(worker: int) -> None:
-    """Let a worker ignore the signals that Slurm, torchrun or Ctrl-C send to all processes of a training run.
-
-    The training process stops after a checkpoint. Until then it needs its workers.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)

@@ -155,7 +155,7 @@ def samples(file: Path) -> Iterator[np.ndarray]:
     with formats.open_year(file) as year:
         depth = year.chunk_TCHW[0] if year.chunk_TCHW else 1
         for first in range(0, len(year), depth):
-            yield from year.snapshots(first, min(depth, len(year) - first))
+            yield from year.read(first, min(depth, len(year) - first))
 
 
 def read_statistics(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:

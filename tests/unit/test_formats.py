@@ -32,10 +32,10 @@ def test_every_layout_holds_the_same_numbers(layout, converted, tiny_data):
         assert (old.shape, old.snapshots) == (new.shape, new.snapshots)
         for number in range(len(old.files)):
             with old.open_year(number) as a, new.open_year(number) as b:
-                x_NCHW = b.snapshots(0, 10)
+                x_NCHW = b.read(0, 10)
                 assert x_NCHW.dtype == np.float32
-                assert np.array_equal(a.snapshots(0, 10), x_NCHW)
-                assert np.array_equal(a.snapshots(4, 3), b.snapshots(4, 3))
+                assert np.array_equal(a.read(0, 10), x_NCHW)
+                assert np.array_equal(a.read(4, 3), b.read(4, 3))
 
 
 def test_the_bytes_of_touched_chunks_are_counted(converted):
@@ -105,6 +105,6 @@ def test_other_floats_are_read_as_float32(dtype, suffix, tmp_path):
     file.touch()
     save(x_TCHW)(file)
     with formats.open_year(file) as year:
-        read_NCHW = year.snapshots(0, 2)
+        read_NCHW = year.read(0, 2)
         assert read_NCHW.dtype == np.float32 and read_NCHW.dtype.isnative
         assert np.array_equal(read_NCHW, x_TCHW)

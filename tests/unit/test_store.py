@@ -37,7 +37,7 @@ def test_a_crop_takes_the_first_rows_and_columns(own_data):
     split = store.open_split(own_data, crop=(12, 99))
     assert (split.shape, split.grid) == ((3, 12, 24), (16, 24))
     with split.open_year(1) as cropped, complete.open_year(1) as year:
-        assert np.array_equal(cropped.snapshots(4, 3), year.snapshots(4, 3)[:, :, :12])
+        assert np.array_equal(cropped.read(4, 3), year.read(4, 3)[:, :, :12])
 
 
 def write_another_grid(file):
