@@ -23,7 +23,7 @@ from dltutorial.course.guess import Guess
 from dltutorial.errors import CourseError
 from dltutorial.record import records
 
-_OTHERWISE = "A measurement, not an error: on another machine, or beside other programs, it can come out differently."
+_DIFFERENT = "A measurement, not an error: on another machine, or beside other programs, it can come out differently."
 _NO_VALUE = "There is no value behind this claim. Look for a program or a cell above that printed no results."
 
 
@@ -74,8 +74,8 @@ class Chapter:
     ) -> None:
         """Show a sentence of the course with its evidence, and record it with its status.
 
-        The status is "shown" if the claim holds, "failed" if a fact does not hold, "otherwise" if a measurement does
-        not hold, and "not shown here" if the claim needs hardware that this machine lacks. A claim without values is
+        The status is "shown" if the claim holds, "failed" if a fact does not hold, "different here" if a measurement
+        does not hold, and "not shown here" if the claim needs hardware that this machine lacks. A claim without values is
         "failed", because a program has probably printed no results.
 
         Args:
@@ -101,8 +101,8 @@ class Chapter:
         else:
             holds = _truth(holds, text)
             status = _status(holds, measured)
-        if status == "otherwise":
-            lines.append(("", _OTHERWISE))
+        if status == "different here":
+            lines.append(("", _DIFFERENT))
         show.display(show.box(status, text, lines))
         self._writer.write(text, holds, kind="claim", status=status, evidence=evidence, needs=needs, measured=measured)
 
@@ -172,7 +172,7 @@ def _status(holds: bool, measured: bool) -> str:
     """Return the status of a claim that this machine can show."""
     if holds:
         return "shown"
-    return "otherwise" if measured else "failed"
+    return "different here" if measured else "failed"
 
 
 def _truth(holds: Any, text: str) -> bool:

@@ -6,7 +6,7 @@ Further notebooks are in the subfolder ``further``. The command shows a progress
 exit status.
 
 A chapter fails if a cell raises an error, or if a claim that is no measurement does not hold. The other chapters still
-run. If a claim about a measurement does not hold, it is counted as "otherwise", and the chapter does not fail.
+run. If a claim about a measurement does not hold, it is counted as "different here", and the chapter does not fail.
 """
 
 import datetime

@@ -22,8 +22,8 @@ ORANGE = "#E69F00"
 GREEN = "#009E73"
 RED = "#D55E00"
 GREY = "#888888"
-SIGNS = {"shown": "✓", "not shown here": "–", "otherwise": "≠", "failed": "✗"}
-_COLOURS = {"shown": GREEN, "failed": RED, "otherwise": BLUE, "not shown here": GREY, "advice": BLUE}
+SIGNS = {"shown": "✓", "not shown here": "–", "different here": "≠", "failed": "✗"}
+_COLOURS = {"shown": GREEN, "failed": RED, "different here": BLUE, "not shown here": GREY, "advice": BLUE}
 _LABEL_COLOURS = {"✓": GREEN, "✗": RED, "guess": ORANGE, "model": BLUE, "measured": GREEN}
 _HTML = Path(__file__).with_suffix(".html")
 
@@ -90,11 +90,10 @@ def box(
         code: Hints that are lines of a solution. They are folded, and left out of the plain text.
     """
     sign = SIGNS.get(status, "")
-    status_text = "otherwise on this machine" if status == "otherwise" else status
-    status_in_title = "" if mark or status == "shown" else status_text
+    status_in_title = "" if mark or status == "shown" else status
     html = template(_HTML).module.box(
         kind,
-        mark or status_text,
+        mark or status,
         _COLOURS[status],
         sign,
         title,

@@ -67,6 +67,6 @@ def test_few_measurements_come_out_otherwise(part):
     chapters = [path for path in CHAPTERS if (notebooks.number(path) in FIRST) == (part == "first")]
     claims = runner.read_claims(folder_of(chapters[0]))
     measured = [claim for of_chapter in claims.values() for claim in of_chapter if claim["measured"]]
-    otherwise = [claim for claim in measured if claim["status"] == "otherwise"]
+    otherwise = [claim for claim in measured if claim["status"] == "different here"]
     lines = [f"{claim['chapter']}: {claim['what']} ({claim['evidence']})" for claim in otherwise]
     assert len(otherwise) <= MOST_OTHERWISE * max(FEWEST, len(measured)), "\n".join(lines)

@@ -83,7 +83,7 @@ def test_a_run_shows_what_came_of_each_chapter_and_goes_on_after_a_failure(cours
     assert "it is fast" not in stderr
     names = {path.name for path in (folder / "out").iterdir()}
     assert {f"{name}.{kind}" for name in rows for kind in ("ipynb", "html")} | {"index.html", "run.json"} <= names
-    assert "≠ 1</b> claim otherwise" in (folder / "out" / "index.html").read_text()
+    assert "≠ 1</b> claim different here" in (folder / "out" / "index.html").read_text()
     check_executed(folder / "out")
 
 

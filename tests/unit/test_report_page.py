@@ -11,7 +11,7 @@ def test_the_report_shows_the_newest_records_of_this_machine(tmp_path, monkeypat
     for gain in (2.0, 2.5):
         writer.write("ladder_gain", gain, "×", predicted=2.4)
     writer.write("gain", 3.0, "×", kind="prediction", question="How much?", guess=4.0, touched=True, model=2.4)
-    writer.write("It is faster.", False, kind="claim", status="otherwise", evidence="0.9 ×")
+    writer.write("It is faster.", False, kind="claim", status="different here", evidence="0.9 ×")
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(machine, "label", lambda: "another machine")
         writer.write("another machine's", 1.0, "s")

@@ -44,7 +44,7 @@ def test_a_claim_that_holds_is_shown_with_its_evidence_and_recorded(chapter, tmp
 
 @pytest.mark.parametrize(
     ("measured", "status", "sign"),
-    [(False, "failed", "✗ (failed)"), (True, "otherwise", "≠ (otherwise on this machine)")],
+    [(False, "failed", "✗ (failed)"), (True, "different here", "≠ (different here)")],
 )
 def test_a_claim_that_does_not_hold_is_shown_and_recorded_and_ends_nothing(
     chapter, tmp_path, capsys, measured, status, sign
