@@ -47,12 +47,6 @@ class LARS(Layerwise):
             trust_coefficient=trust_coefficient,
         )
 
-    def _rates(self, group: Group, w_norms_N: Tensor, g_norms_N: Tensor) -> Tensor:
-        """γ λ of each layer, (N,). λ is 1 where a norm is 0."""
-        numerator_N = group["trust_coefficient"] * w_norms_N
-        denominator_N = g_norms_N + group["weight_decay"] * w_norms_N
-        return group["lr"] * trust_ratio(numerator_N, denominator_N)
-
     def update_layers(
         self,
         group: Group,
@@ -60,10 +54,13 @@ class LARS(Layerwise):
         gradients: list[Tensor],
         states: list[State],
     ) -> None:
-        """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class."""
-        rates: Any = [group["lr"]] * len(ws)
+        """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class. λ is 1 where a norm is 0."""
+        rates: Any = [group["lr"]] * len(ws)  # γ λ of each layer
         if group["adapt"]:
-            rates_N = self._rates(group, norms(ws), norms(gradients))
+            w_norms_N = norms(ws)
+            numerator_N = group["trust_coefficient"] * w_norms_N
+            denominator_N = norms(gradients) + group["weight_decay"] * w_norms_N
+            rates_N = group["lr"] * trust_ratio(numerator_N, denominator_N)
             rates = rates_N.unbind()
         steps = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
         torch._foreach_mul_(steps, rates)
