@@ -16,17 +16,14 @@ complete. The rank itself does not wait, because two ranks that both wait for th
 message has a tag that names its act, so two messages between the same ranks cannot be confused. Gloo supports tags, and
 NCCL does not. Torch's own schedules put all messages into one order instead.
 
-The zero-bubble schedule divides the backward pass of a stage in two. ``postpone_weight_gradients`` changes the linear
-layers of a stage. In B they compute the gradient of their input, and in W the gradients of their weights. Until then
-they save what W needs.
+The zero-bubble schedule divides the backward pass of a stage in two: B computes the gradient of the stage's input, and
+W the gradients of its weights. The module ``postponed_gradients`` prepares stages for this, and computes W.
 
-Legend: x is the input of a stage or layer, and y is its output. S samples and tokens of a micro-batch, I inputs and O
-outputs of a linear layer.
+Legend: x is the input of a stage, and y is its output.
 
 Sources: as in ``schedules``.
 """
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +33,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from dltutorial.errors import CourseError
+from dltutorial.parallel.postponed_gradients import add_weight_gradients
 from dltutorial.parallel.schedules import Act, Span
 
 Group = dist.ProcessGroup | None  # None stands for all ranks
@@ -72,19 +70,25 @@ def run(
 
     Args:
         acts: The acts of this rank, in order.
-        stages: The stages of this rank, by number. Stage s is on rank s mod p. If the acts include W,
+        stages: The stages of this rank, by number. Stage s is on rank s mod p. If the acts include W, and only then,
             ``postpone_weight_gradients`` has changed the stages.
         n_stages: The number of stages on all ranks together.
         shape: The shape of the float32 tensor that goes from one stage to the next, the same for x, y and their
             gradients.
         micro_batches: The inputs of stage 0, of any shape.
-        loss: A function of the last stage's output and the number of the micro-batch.
+        loss: A function of the last stage's output and the number of the micro-batch. The pipeline adds the gradients
+            of all micro-batches, and does not average them. Therefore this function must divide the mean loss of a
+            micro-batch by the number of micro-batches. Then the sum is the gradient of the mean over the batch.
         min_duration_s: Sleep up to this time, to emulate a slower device. One time for each kind of act.
         group: The ranks of this pipeline. The default is all ranks.
 
     Returns:
         The losses, the times of the acts, and the largest number of activations.
+
+    Raises:
+        CourseError: The acts include W of a stage that does not postpone its weight gradients, or the reverse.
     """
+    require_matching_stages(acts, stages)
     if min_duration_s is None:
         min_duration_s = {}
     worker = Worker(stages, n_stages, shape, micro_batches, loss, group)
@@ -106,6 +110,21 @@ def run(
     for thread in worker.sending:
         thread.join()
     return Run(worker.losses, spans, max_in_flight)
+
+
+def require_matching_stages(acts: Sequence[Act], stages: Mapping[int, nn.Module]) -> None:
+    """Check that each stage postpones its weight gradients if its acts include W, and only then.
+
+    Raises:
+        CourseError: A W would find nothing to compute, or the gradients that B has postponed would be lost.
+    """
+    for number, stage in stages.items():
+        kinds = {act.kind for act in acts if act.stage == number}
+        is_postponing = hasattr(stage, "postponed")
+        if "W" in kinds and not is_postponing:
+            raise CourseError(f"the acts include W of stage {number}; call postpone_weight_gradients for it first")
+        if "B" in kinds and "W" not in kinds and is_postponing:
+            raise CourseError(f"stage {number} postpones its weight gradients, but no act is its W; use zero_bubble")
 
 
 @dataclass
@@ -207,67 +226,3 @@ def hold_until_sent(tensor: Tensor, work: dist.Work) -> None:
     Gloo's ``work.is_completed()`` is False until ``wait()`` returns, so nobody could ask instead.
     """
     work.wait()
-
-
-class LinearWithPostponedWeights(torch.autograd.Function):
-    """A linear layer whose backward pass computes the gradient of the input, and saves what the weights need.
-
-    x has the shape (…, I), and the output has the shape (…, O).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, postponed: list) -> Tensor:
-        """Compute the outputs, as any linear layer does."""
-        ctx.save_for_backward(x, weight_OI, bias_O)
-        ctx.postponed = postponed
-        return F.linear(x, weight_OI, bias_O)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple:  # type: ignore[override]
-        """Return the gradient of the input. ``upstream`` is the gradient of the output."""
-        x, weight_OI, bias_O = ctx.saved_tensors
-        ctx.postponed.append((x, upstream, weight_OI, bias_O))
-        x_gradient = None
-        if ctx.needs_input_grad[0]:
-            x_gradient = upstream @ weight_OI
-        return x_gradient, None, None, None
-
-
-def postpone_weight_gradients(stage: Any) -> Any:
-    """Change the linear layers of a stage, so that they compute the gradients of their weights in W.
-
-    Args:
-        stage: A module.
-
-    Returns:
-        The same module. Its attribute ``postponed`` lists what B has saved for W.
-    """
-    stage.postponed = []
-    for layer in stage.modules():
-        if type(layer) is nn.Linear:
-            layer.forward = functools.partial(forward_with_postponed_weights, layer, stage.postponed)  # type: ignore[method-assign]
-    return stage
-
-
-def forward_with_postponed_weights(layer: nn.Linear, postponed: list, x: Tensor) -> Tensor:
-    """Replace the forward method of a linear layer."""
-    return LinearWithPostponedWeights.apply(x, layer.weight, layer.bias, postponed)
-
-
-def add_weight_gradients(postponed: list) -> None:
-    """Add the gradients of the trainable weights to ``.grad``, from what the backward pass has saved."""
-    for x, upstream, weight_OI, bias_O in postponed:
-        x_SI = x.flatten(0, -2)
-        upstream_SO = upstream.flatten(0, -2)
-        if weight_OI.requires_grad:
-            accumulate(weight_OI, upstream_SO.T @ x_SI)
-        if bias_O is not None and bias_O.requires_grad:
-            accumulate(bias_O, upstream_SO.sum(0))
-
-
-def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add a gradient to ``parameter.grad``."""
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad = parameter.grad + gradient

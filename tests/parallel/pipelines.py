@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dltutorial.parallel import pipeline, schedules
+from dltutorial.parallel.postponed_gradients import postpone_weight_gradients
 
 SCHEDULES = {
     "gpipe": (schedules.gpipe, 1),
@@ -49,7 +50,7 @@ def updates(name):
     n = p * v
     stages = {s: nn.Sequential(*layers()[s * 8 // n : (s + 1) * 8 // n]) for s in range(rank, n, p)}
     if name == "zero bubble":
-        stages = {s: pipeline.postpone_weight_gradients(stage) for s, stage in stages.items()}
+        stages = {s: postpone_weight_gradients(stage) for s, stage in stages.items()}
     x, y = (t.chunk(M) for t in batch())
     optimizer = torch.optim.SGD([w for stage in stages.values() for w in stage.parameters()], 0.5, 0.9)
 
@@ -93,7 +94,7 @@ def frozen_and_without_bias():
     x = torch.randn(M, 2, D)
     expected = copy.deepcopy(stage)
     expected(x).square().sum().backward()
-    pipeline.postpone_weight_gradients(stage)
+    postpone_weight_gradients(stage)
     acts = schedules.zero_bubble(1, M)[0]
     pipeline.run(acts, {0: stage}, 1, x[0].shape, x.unbind(), lambda y, i: y.square().sum())
     gradient_of, expected_of = (

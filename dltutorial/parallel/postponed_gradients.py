@@ -1,0 +1,89 @@
+"""Postpone the gradients of weights: the backward pass of a stage in two acts, B and W, for the zero-bubble schedule.
+
+In B a stage computes the gradient of its input, for which the rank before it waits. Nobody waits for the gradients of
+the weights. Therefore they can be computed later, in W, when the rank would be idle otherwise. Between B and W the
+stage saves what W needs.
+
+    B    x_gradient = upstream · weight           now; x and upstream are saved for W
+    W    weight.grad += upstreamᵀ · x             later
+         bias.grad   += upstream, summed over S
+
+``postpone_weight_gradients`` changes the linear layers of a stage, and ``add_weight_gradients`` is W. All other
+parameters, such as those of norms, get their gradients in B. They are small.
+
+Legend: x is the input of a linear layer. The *upstream* gradient is the gradient of its output. S samples and tokens of
+a micro-batch, I inputs and O outputs of a linear layer.
+
+Source: Qi et al. 2023 (arXiv:2401.10241).
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class LinearWithPostponedWeights(torch.autograd.Function):
+    """A linear layer whose backward pass computes the gradient of the input, and saves what the weights need.
+
+    x has the shape (…, I), and the output has the shape (…, O).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, postponed: list) -> Tensor:
+        """Compute the outputs, as any linear layer does."""
+        ctx.save_for_backward(x, weight_OI, bias_O)
+        ctx.postponed = postponed
+        return F.linear(x, weight_OI, bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple:  # type: ignore[override]
+        """Return the gradient of the input. ``upstream`` is the gradient of the output."""
+        x, weight_OI, bias_O = ctx.saved_tensors
+        ctx.postponed.append((x, upstream, weight_OI, bias_O))
+        x_gradient = None
+        if ctx.needs_input_grad[0]:
+            x_gradient = upstream @ weight_OI
+        return x_gradient, None, None, None
+
+
+def postpone_weight_gradients(stage: Any) -> Any:
+    """Change the linear layers of a stage, so that they compute the gradients of their weights in W.
+
+    Args:
+        stage: A module.
+
+    Returns:
+        The same module. Its attribute ``postponed`` lists what B saves for W. ``pipeline`` takes the list after each B.
+    """
+    stage.postponed = []
+    for layer in stage.modules():
+        if type(layer) is nn.Linear:
+            layer.forward = functools.partial(forward_with_postponed_weights, layer, stage.postponed)  # type: ignore[method-assign]
+    return stage
+
+
+def forward_with_postponed_weights(layer: nn.Linear, postponed: list, x: Tensor) -> Tensor:
+    """Replace the forward method of a linear layer."""
+    return LinearWithPostponedWeights.apply(x, layer.weight, layer.bias, postponed)
+
+
+def add_weight_gradients(postponed: list) -> None:
+    """Add the gradients of the trainable weights to ``.grad``, from what the backward pass has saved."""
+    for x, upstream, weight_OI, bias_O in postponed:
+        x_SI = x.flatten(0, -2)
+        upstream_SO = upstream.flatten(0, -2)
+        if weight_OI.requires_grad:
+            accumulate(weight_OI, upstream_SO.T @ x_SI)
+        if bias_O is not None and bias_O.requires_grad:
+            accumulate(bias_O, upstream_SO.sum(0))
+
+
+def accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to ``parameter.grad``."""
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad = parameter.grad + gradient
