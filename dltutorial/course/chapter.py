@@ -75,8 +75,8 @@ class Chapter:
         """Show a sentence of the course with its evidence, and record it with its status.
 
         The status is "shown" if the claim holds, "failed" if a fact does not hold, "different here" if a measurement
-        does not hold, and "not shown here" if the claim needs hardware that this machine lacks. A claim without values is
-        "failed", because a program has probably printed no results.
+        does not hold, and "not shown here" if the claim needs hardware that this machine lacks. A claim without values
+        is "failed", because a program has probably printed no results.
 
         Args:
             text: The sentence.

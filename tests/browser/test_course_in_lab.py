@@ -151,7 +151,7 @@ def test_an_exercise_is_not_attempted_then_wrong_with_a_hint_then_right(open_not
     expect(passed).to_contain_text("all 6 cases pass")
 
     notebook.focus(answer_cell)
-    with notebook.page.expect_response(lambda response: response.request.method == "PUT"):
+    with notebook.page.expect_response(lambda r: r.request.method == "PUT" and "/api/contents/" in r.url):
         notebook.page.keyboard.press("Control+S")
     sources = ["".join(cell["source"]) for cell in json.loads((lab.folder / EXERCISE).read_text())["cells"]]
     assert right in sources

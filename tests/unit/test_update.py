@@ -69,6 +69,7 @@ def test_an_edited_notebook_survives_an_update_and_the_new_chapter_arrives(cours
     done = update(learner)
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Your changes have stayed." in done.stdout
     # Both have changed the first cell, so the learner's line wins there. Only the author has changed the last one.
     assert sources(learner / "notebooks" / "00.ipynb") == ["a = 'learner'", "b = 1", "c = 1", "d = 'author'"]
     assert sources(learner / "notebooks" / "01.ipynb") == ["new = 1"]
