@@ -1,24 +1,68 @@
-"""Buckets of parameters, so that a single all-reduce averages many gradients.
+"""Buckets of gradients, so that a single all-reduce averages many gradients. The rule is that of torch's DDP.
 
-``make_buckets`` takes parameters in the order of the model. It returns buckets in the order in which the backward pass
-fills them, so the last layer comes first. Horovod calls the same idea tensor fusion.
+Gradients are added to a bucket until it holds its limit *or more*. Then the bucket is full, and the next bucket begins.
+No gradient is divided, so a bucket can be larger than its limit by almost one gradient. Here the limit is 6 bytes.
 
-Source: Li et al. 2020 (arXiv:2006.15704), section 3.2.
+    number of the gradient, in the order of the backward pass    0 1 | 2 3 | 4
+    bytes of the gradient                                        3 3 | 3 5 | 4      three buckets
+
+``assign_buckets`` is this rule. Its input is the bytes of each gradient in the order of the backward pass, and its
+output is the gradients of each bucket. ``make_buckets`` applies the rule to the parameters of a model. The backward
+pass begins with the last layer, so this layer is in the first bucket. Horovod calls the same idea tensor fusion.
+
+Source: Li et al. 2020 (arXiv:2006.15704), sections 3.2 and 3.2.3, and torch's ``_compute_bucket_assignment_by_size``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from torch import nn
 
-from dltutorial.parallel.bucket_model import assign_buckets
+DEFAULT_BYTES = 25 * 2**20  # torch's default limit of a bucket
+FIRST_BYTES = 2**20  # torch's default limit of the first bucket: it is small, so that communication starts early
 
 
-def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int) -> list[list[nn.Parameter]]:
-    """Assign the trainable parameters to buckets, the last parameter first, with ``bucket_model.assign_buckets``.
+def assign_buckets(
+    sizes_bytes: Sequence[float],
+    limit_bytes: float,
+    first_limit_bytes: float | None = None,
+    kinds: Sequence[Hashable] | None = None,
+) -> list[list[int]]:
+    """Assign gradients to buckets.
+
+    Args:
+        sizes_bytes: The bytes of each gradient, in the order in which the backward pass computes them.
+        limit_bytes: A bucket with this many bytes is full. With 0, each gradient has its own bucket.
+        first_limit_bytes: The limit of the first bucket of each kind. The default is ``limit_bytes``.
+        kinds: The kind of each gradient, such as its dtype. A bucket has gradients of one kind. By default all
+            gradients are of the same kind.
+
+    Returns:
+        For each bucket the indices of its gradients. Full buckets come first, in the order in which they become full.
+        The others follow, in the order in which they were begun.
+    """
+    if first_limit_bytes is None:
+        first_limit_bytes = limit_bytes
+    if kinds is None:
+        kinds = [None] * len(sizes_bytes)
+    limits: dict[Hashable, float] = dict.fromkeys(kinds, first_limit_bytes)
+    open_buckets: dict[Hashable, list[int]] = {}
+    full_buckets: list[list[int]] = []
+    for index, kind in enumerate(kinds):
+        bucket = open_buckets.setdefault(kind, [])
+        bucket.append(index)
+        bucket_bytes = sum(sizes_bytes[i] for i in bucket)
+        if bucket_bytes >= limits[kind]:
+            full_buckets.append(open_buckets.pop(kind))
+            limits[kind] = limit_bytes
+    return full_buckets + list(open_buckets.values())
+
+
+def make_buckets(parameters: Iterable[nn.Parameter], limit_bytes: int) -> list[list[nn.Parameter]]:
+    """Assign the trainable parameters to buckets, the last parameter first.
 
     Args:
         parameters: The parameters in the order of the model. Different dtypes and devices get different buckets.
-        cap_bytes: A bucket with this many bytes is full. With 0, each parameter has its own bucket.
+        limit_bytes: A bucket with this many bytes is full. With 0, each parameter has its own bucket.
 
     Returns:
         The parameters of each bucket. The buckets are in the order in which the backward pass fills them.
@@ -27,5 +71,5 @@ def make_buckets(parameters: Iterable[nn.Parameter], cap_bytes: int) -> list[lis
     trainable.reverse()  # the backward pass begins with the last layer
     sizes_bytes = [parameter.nbytes for parameter in trainable]
     kinds = [(parameter.dtype, parameter.device) for parameter in trainable]
-    groups = assign_buckets(sizes_bytes, cap_bytes, kinds=kinds)
+    groups = assign_buckets(sizes_bytes, limit_bytes, kinds=kinds)
     return [[trainable[i] for i in group] for group in groups]

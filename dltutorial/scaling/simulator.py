@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dltutorial.parallel.bucket_model import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
+from dltutorial.parallel.buckets import DEFAULT_BYTES, FIRST_BYTES, assign_buckets
 from dltutorial.scaling.clusters import Cluster
 from dltutorial.scaling.workloads import Workload
 

@@ -34,7 +34,7 @@ def test_buckets_are_filled_from_the_last_layer_and_of_one_kind():
     parameters = [nn.Parameter(torch.zeros(n)) for n in sizes]
     parameters[3] = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     frozen = nn.Parameter(torch.zeros(7), requires_grad=False)
-    buckets = make_buckets([*parameters, frozen], cap_bytes=40)
+    buckets = make_buckets([*parameters, frozen], limit_bytes=40)
     assert [[p.numel() for p in bucket] for bucket in buckets] == [[5, 2, 100], [2], [3]]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dltutorial.parallel.bucket_model import assign_buckets
+from dltutorial.parallel.buckets import assign_buckets
 
 
 @pytest.mark.parametrize("seed", range(5))
