@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from dltutorial.comm.cost import Prices
 from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers
@@ -10,6 +9,7 @@ from dltutorial.course.explorers.explorer import Explorer
 from dltutorial.profile.peaks import Peaks
 from dltutorial.profile.probes import Figure
 from dltutorial.scaling import clusters, workloads
+from dltutorial.scaling.collective_cost import Prices
 
 
 def examples() -> dict[str, Explorer]:

@@ -1,1 +1,1 @@
-"""How steps scale over ranks: clusters, a simulator, published runs, steps on real ranks."""
+"""How steps scale over ranks: the cost of collectives, clusters, a simulator, published runs, steps on real ranks."""

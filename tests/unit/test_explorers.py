@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 from explorer_examples import examples
 
-from dltutorial.comm.cost import Prices
 from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
 from dltutorial.course.explorers.explorer import Explorer, int_slider, log_slider, power_slider, size
 from dltutorial.course.explorers.pipeline import mean_time, simulate
+from dltutorial.scaling.collective_cost import Prices
 
 EXAMPLES = examples()
 

@@ -18,7 +18,6 @@ ORDER = [
     {"profile"},
     {"data", "models", "optim", "step"},
     {"launch"},
-    {"comm"},
     {"parallel"},
     {"science"},
     {"distributed"},

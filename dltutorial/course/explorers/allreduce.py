@@ -1,7 +1,7 @@
 """The explorer of chapter 08: the time of five all-reduces against the bytes of the vector.
 
 The input is the prices of messages and bytes. The output is an explorer with two logarithmic axes: bytes, and seconds.
-The model is ``comm.cost``.
+The model is ``scaling.collective_cost``.
 
     A  the all-reduce    N  the size of the vector
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dltutorial.comm.cost import Prices, counts
 from dltutorial.course.explorers.explorer import Explorer, choice, log_slider, power_slider, size
 from dltutorial.profile.timing import duration
+from dltutorial.scaling.collective_cost import Prices, counts
 
 ALL_REDUCES = ("ring", "tree", "doubling", "server", "hierarchical")
 _BYTES_N = 2.0 ** np.arange(4, 32.1, 0.25)
