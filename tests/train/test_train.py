@@ -216,6 +216,7 @@ def test_a_rank_that_dies_ends_the_other_one_and_the_run_goes_on(start):
         (["--resume", "nowhere"], "nowhere/config.json cannot be read"),
         (["--global-batch-size", "5", "--accumulate", "2"], "--global-batch-size 5 cannot be shared equally"),
         (["--tensor", "3"], "--tensor 3 must divide the 1 ranks"),
+        (["--steps", "5", "--warmup-steps", "6"], "--warmup-steps 6 is more than --steps 5"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(words, line, capsys):
