@@ -138,12 +138,21 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
     """Return this rank's shard of a tensor, as a new parameter.
 
     Args:
-        tensor: The whole tensor, the same on all ranks. The number of ranks divides its length.
+        tensor: The whole tensor, the same on all ranks.
         dim: The dimension along which it is divided.
         parts: The number of matrices that are concatenated in this dimension. For example, ``qkv`` concatenates three,
             and each rank needs a shard of each of them.
+
+    Raises:
+        ValueError: The number of ranks does not divide the length of each matrix. ``chunk`` would make shards of
+            different lengths, or fewer shards than ranks.
     """
     p = dist.get_world_size()
+    if tensor.shape[dim] % (parts * p) != 0:
+        raise ValueError(
+            f"a length of {tensor.shape[dim]} is no multiple of {parts} matrices times {p} ranks; "
+            "change the number of ranks"
+        )
     matrices = tensor.detach().chunk(parts, dim)
     shards = [matrix.chunk(p, dim)[dist.get_rank()] for matrix in matrices]
     return nn.Parameter(torch.cat(shards, dim).clone())
@@ -190,8 +199,8 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int 
     """Shard a transformer block in place: each rank keeps some heads, and some hidden values of the MLP.
 
     Args:
-        attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``.
-        mlp: A sequence whose layers 0 and 2 are linear.
+        attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``. The layers have biases.
+        mlp: A sequence whose layers 0 and 2 are linear, with biases.
         sequence: With True, each rank holds T / p tokens between the pairs, and :func:`sum_replicated_gradients` must
             run before each update. With False, all ranks hold all tokens.
         parts: The number of matrices that ``qkv`` concatenates: 3 if it is Wq, Wk and Wv stacked. Each of them is
@@ -199,6 +208,7 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int 
 
     Raises:
         CourseError: The number of heads is no multiple of p.
+        ValueError: The number of hidden values of the MLP is no multiple of p.
     """
     p = dist.get_world_size()
     if attention.heads % p != 0:

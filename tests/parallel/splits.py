@@ -118,6 +118,12 @@ def ring(n_tokens):
     return errors, forward.sent_bytes(), backward.sent_bytes()
 
 
+def odd_hidden_values():
+    block = Block()
+    block.mlp = nn.Sequential(nn.Linear(16, 5), nn.GELU(), nn.Linear(5, 16))
+    shard_block(block, block.mlp)
+
+
 def odd_heads():
     block = Block(dim=12, heads=3)
     shard_block(block, block.mlp)
