@@ -130,6 +130,15 @@ def _start(ranks: list[RankProcess], world_size: int, task: dict[str, Any], fold
 def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Failure]:
     """Wait until each rank has returned, or one has failed, or the deadline has passed.
 
+    The first failure that arrives can be an *effect* of another one, which arrives later. Therefore this function waits
+    a grace period after a failure, and collects what arrives. In this example, rank 1 runs out of memory.
+
+        time      what happens                                            until when this function waits
+        10.0 s    the system kills rank 1 during an all-reduce            120.0 s, the deadline
+        10.1 s    rank 0 loses the connection: it fails, as an effect     12.1 s, a long grace period
+        10.2 s    the death of rank 1 arrives: this is the cause          10.5 s, a short grace period
+        10.5 s    nothing else has arrived, so ``launch`` reports rank 1
+
     Returns:
         The failures by rank, in the order in which they arrived.
     """

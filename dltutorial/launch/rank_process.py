@@ -71,7 +71,9 @@ class RankProcess:
                 return
         except (EOFError, OSError):  # the rank has closed the pipe because it ends
             pass
-        self.process.join()
+        # A process that has closed its pipe ends at once, unless its end hangs, for example in a driver. Then this rank
+        # has failed, too, and ``launch`` kills it.
+        self.process.join(timeout=10.0)
         self.failure = failures.from_exit(self.process.exitcode or 0)
 
     def request_stack(self) -> None:
