@@ -197,7 +197,6 @@ class Prices:
 
 def _terms(collective: Counts, lanes: float) -> np.ndarray:
     """Return the factors of α, 1/β and γ: the longest path, or the total over the lanes if that is more."""
-    c = collective
-    path_3 = np.array([c.rounds, c.path_bytes, c.path_reduced_bytes])
-    total_3 = np.array([c.messages, c.sent_bytes, c.reduced_bytes])
+    path_3 = np.array([collective.rounds, collective.path_bytes, collective.path_reduced_bytes])
+    total_3 = np.array([collective.messages, collective.sent_bytes, collective.reduced_bytes])
     return np.maximum(path_3, total_3 / lanes)
