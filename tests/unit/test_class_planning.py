@@ -50,6 +50,11 @@ def test_a_node_holds_as_many_learners_as_cores_and_memory_allow(plan):
         assert (needs["nodes"] - 1) * wanted < 40 <= needs["nodes"] * wanted
 
 
+def test_each_learner_has_a_gpu_if_the_plan_has_gpus(plan, capsys):
+    assert plan(learners=40, cores=128, gpus=4)["needs"]["seats"] == 4
+    assert "--gpus-per-node=1" in capsys.readouterr().out
+
+
 def test_the_largest_chapter_sets_the_memory_and_minutes_add_up(plan):
     both = plan(chapters=["0", "scaling"])
     alone = [plan(chapters=[chapter]) for chapter in ("00", "11")]
