@@ -26,6 +26,11 @@ DRAWING = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 SENTENCE = re.compile(r"(?<=[.!?])(?<!\bal\.)\s+(?=[^a-z\s])")
 # A sentence about the notebook is not for a slide.
 OF_NOTEBOOK = re.compile(r"\b(?:cells?|claims?|notebook|following|[Ss]ections? \d+|[Cc]hapters? \d+)\b")
+REFERS_BACK = re.compile(r"(?:It|Its|They|Their|This|These)\b")
+# What a notebook says about its folded cells is not for a speaker.
+OF_FOLDED = re.compile(
+    r"\b(?:Folded cells|You do not need to read|They (?:set up|prepare) the|[A-Z][^.:|\n]*folded cell)[^.:|\n]*[.:]\s*"
+)
 GUESS = re.compile(r" · <span[^>]*>guess</span> \S+(?=[^<]*</div>)")
 SENTENCE_WORDS = 40  # of the sentences on a slide, if there are two
 LIST_WORDS = 110  # of a list whose items have more than one sentence
@@ -78,6 +83,7 @@ class Deck:
     def add_text(self, cell, kind):
         """The text before the first heading says what the output above shows, so it belongs to that slide."""
         before, *sections = SECTION.split(FENCE.sub("", "".join(cell["source"])))
+        before = OF_FOLDED.sub("", before)
         drawing = DRAWING.search(before)
         if kind == "slide" and (drawing or not sections):
             start = drawing.start() if drawing else 0
@@ -119,7 +125,7 @@ def beginning(section):
     lists = [block for block in prose if ITEM.search(block) and not ITEM.search(first)]
     if lists and not drawings:
         shown.append(short(lists[0]))
-    return "\n\n".join(shown)
+    return "\n\n".join(shown).replace("The takeaway above", "The slide before")
 
 
 def short(text):
@@ -135,10 +141,17 @@ def short(text):
 
 
 def sentences(text):
-    """Return the sentences of a text without those about the notebook. The question in bold stays complete."""
+    """Return the sentences of a text without those about the notebook and those that refer back to them.
+
+    The question in bold stays complete.
+    """
     if re.fullmatch(r"\*\*[^*]+\*\*", text.strip()):
         return [text.strip()]
-    return [sentence for sentence in SENTENCE.split(text.strip()) if not OF_NOTEBOOK.search(sentence)]
+    kept, is_left_out = [], False
+    for sentence in SENTENCE.split(text.strip()):
+        is_left_out = bool(OF_NOTEBOOK.search(sentence) or (is_left_out and REFERS_BACK.match(sentence)))
+        kept += [sentence] * (not is_left_out)
+    return kept
 
 
 def blocks(text):
