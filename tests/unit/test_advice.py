@@ -236,9 +236,7 @@ WORDS = {
     ),
     "gpu-busy": RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
     "library-version": ImportError("/venv/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister"),
-    "socket-path": OSError(
-        "validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: 'a/b'"
-    ),
+    "socket-path": OSError("validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: 'a/b'"),
 }
 # The tests of ranks, and the test of a script below, raise these errors.
 ELSEWHERE = {"rank-killed", "rank-aborted", "ranks-differ", "unused-parameters", "git-pull", "main-guard"}
