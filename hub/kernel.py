@@ -24,10 +24,11 @@ from jupyter_client.manager import start_new_kernel
 
 COURSE = Path(__file__).resolve().parents[1]
 SITES = sorted(file.stem for file in (COURSE / "slurm" / "sites").glob("*.sh"))
-# The files of the sites read these variables. A hub may not set them, so kernel.json stores the values of this shell.
+# The files of the sites and the course read these variables. A hub may not set them, so kernel.json stores them.
 SITE_VARIABLES = [
     *("SBATCH_ACCOUNT", "SCRATCH", "MEMBERWORK", "SLURM_CONF"),
     *("DLTUTORIAL_IMAGE", "DLTUTORIAL_CONTAINER", "DLTUTORIAL_PYTHON", "DLTUTORIAL_RUNS", "DLTUTORIAL_DATA"),
+    "DLTUTORIAL_PRESET",
 ]
 START_TIMEOUT_S = 180
 REPORT = """
