@@ -27,7 +27,7 @@ class Preset:
         patch: The edge of the square of grid points that becomes one token of the vision transformer.
         dim, depth, heads: The width of a token, the number of blocks, and the number of attention heads.
         global_batch_size: The samples in one step, over all ranks.
-        steps: The training steps of a run. Chapter 01 makes half of them.
+        steps: The training steps of a run. Chapter 01 makes about two fifths of them.
         learning_rate: The peak learning rate of AdamW.
     """
 
