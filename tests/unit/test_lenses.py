@@ -18,27 +18,6 @@ def places(n=200, seed=0):
     return r * torch.cos(phi), r * torch.sin(phi)
 
 
-ELLIPSE = tensors(1.2, 0.6, 0.4)  # Einstein radius, axis ratio, angle
-
-
-def potential(x, y, *lens):
-    """The lensing potential ψ, whose gradient is the deflection; it grows in proportion to the radius."""
-    along, across = lenses.deflection(x, y, *lens)
-    return x * along + y * across
-
-
-def convergence(x, y, einstein_radius, axis_ratio, angle):
-    """Surface density κ over the critical one; 1/2 on the critical curve."""
-    u, v = lenses.rotate(x, y, angle)
-    radius = torch.sqrt(u * u + (axis_ratio * v) ** 2).clamp_min(1e-6)
-    return 0.5 * einstein_radius * torch.sqrt(axis_ratio) / radius
-
-
-def magnification(x, y, *lens):
-    """An isothermal lens shears as much as it converges, so that the Jacobian of β(θ) has the determinant 1 - 2κ."""
-    return 1 / (1 - 2 * convergence(x, y, *lens))
-
-
 def test_a_round_lens_bends_all_light_by_its_einstein_radius():
     x, y = places()
     a, b = lenses.deflection(x, y, *tensors(1.3, 1.0, 0.7))
@@ -46,69 +25,30 @@ def test_a_round_lens_bends_all_light_by_its_einstein_radius():
     torch.testing.assert_close(a * y, b * x, rtol=1e-6, atol=1e-6)  # towards the centre
 
 
-def test_an_almost_round_lens_is_almost_the_round_one():
-    x, y = places()
-    near = lenses.deflection(x, y, *tensors(1.3, 1 - 1e-4, 0.7))
-    sphere = lenses.deflection(x, y, *tensors(1.3, 1.0, 0.7))
-    for one, other in zip(near, sphere, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=2e-4)
-
-
-def test_the_deflection_is_the_gradient_of_the_potential():
+def test_an_elliptic_lens_bends_light_as_its_surface_density_demands():
+    """The divergence of the deflection is twice the density κ, in units of the critical density. Its curl is 0."""
     x, y = (place.requires_grad_() for place in places())
-    gradients = torch.autograd.grad(potential(x, y, *ELLIPSE).sum(), (x, y))
-    for gradient, bent in zip(gradients, lenses.deflection(x, y, *ELLIPSE), strict=True):
-        torch.testing.assert_close(gradient, bent, rtol=1e-9, atol=1e-9)
+    einstein_radius, axis_ratio, angle = tensors(1.2, 0.6, 0.4)
+    a, b = lenses.deflection(x, y, einstein_radius, axis_ratio, angle)
+    a_x, a_y = torch.autograd.grad(a.sum(), (x, y), retain_graph=True)
+    b_x, b_y = torch.autograd.grad(b.sum(), (x, y), retain_graph=True)
+    u, v = lenses.rotate(x, y, angle)
+    density = 0.5 * einstein_radius * torch.sqrt(axis_ratio) / torch.sqrt(u * u + (axis_ratio * v) ** 2)
+    torch.testing.assert_close((a_x + b_y) / 2, density.detach())
+    torch.testing.assert_close(a_y, b_x)
 
 
-def jacobian(x, y):
-    """∂β/∂θ at every place, (2, 2, N)."""
-    x, y = (place.requires_grad_() for place in (x, y))
-    a, b = lenses.deflection(x, y, *ELLIPSE)
-    return torch.stack([torch.stack(torch.autograd.grad(c.sum(), (x, y), retain_graph=True)) for c in (x - a, y - b)])
-
-
-def test_the_convergence_is_half_the_divergence_of_the_deflection():
-    x, y = places()
-    j = jacobian(x, y)
-    torch.testing.assert_close(1 - 0.5 * (j[0, 0] + j[1, 1]), convergence(x, y, *ELLIPSE).detach())
-
-
-def test_the_magnification_is_that_of_the_jacobian():
-    x, y = places()
-    j = jacobian(x, y)
-    determinant = j[0, 0] * j[1, 1] - j[0, 1] * j[1, 0]
-    torch.testing.assert_close(1 / determinant, magnification(x, y, *ELLIPSE).detach(), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("axis_ratio", [1.0, 0.7, 0.4])
-def test_the_critical_curve_holds_the_area_of_the_einstein_circle(axis_ratio):
-    side = torch.linspace(-4, 4, 1601, dtype=torch.float64)
-    kappa = convergence(side[None, :], side[:, None], *tensors(1.2, axis_ratio, 0.3))
-    area = (kappa > 0.5).sum().item() * (side[1] - side[0]).item() ** 2
-    assert area == pytest.approx(math.pi * 1.2**2, rel=3e-3)
-
-
-@pytest.mark.parametrize(("place", "image", "mu"), [(0.3, 1.5, 1 + 1.2 / 0.3), (0.3, -0.9, 1 - 1.2 / 0.3)])
-def test_a_point_behind_a_sphere_has_two_images_magnified_by_1_plus_and_minus_the_ratio(place, image, mu):
-    """At β from the axis: θ = β ± θ_E, μ = 1 ± θ_E / β."""
-    lens = tensors(1.2, 1.0, 0.0)
-    x, y = tensors(image, 0.0)
-    assert (x - lenses.deflection(x, y, *lens)[0]).item() == pytest.approx(place, abs=1e-6)
-    assert magnification(x, y, *lens).item() == pytest.approx(mu, rel=1e-6)
-
-
-def systems(source, einstein_radius=1.2, axis_ratio=1.0, labels=(1,)):
-    """Lenses without light of their own, before a round source (x, y, flux, half-light radius)."""
+def systems(source, labels=(1,)):
+    """Round lenses without light of their own, before a round source (x, y, flux, half-light radius)."""
     n = len(labels)
 
     def galaxies(x, y, flux, radius, shape=(n,)):
         values = (x, y, flux, radius, 1.0, 1.0, 0.0)
         return lenses.Galaxies(*(torch.full(shape, value) for value in values))
 
-    lens = lenses.Galaxies(*(torch.full((n,), v) for v in (0.0, 0.0, 0.0, 1.0, 4.0, axis_ratio, 0.3)))
+    lens = lenses.Galaxies(*(torch.full((n,), v) for v in (0.0, 0.0, 0.0, 1.0, 4.0, 1.0, 0.3)))
     companions = galaxies(1.0, 0.5, 1.0, 0.3, (n, 3))
-    return lenses.Systems(lens, torch.full((n,), einstein_radius), galaxies(*source), companions, torch.tensor(labels))
+    return lenses.Systems(lens, torch.full((n,), 1.2), galaxies(*source), companions, torch.tensor(labels))
 
 
 def test_a_source_on_the_axis_becomes_a_ring_of_the_einstein_radius():
@@ -118,15 +58,6 @@ def test_a_source_on_the_axis_becomes_a_ring_of_the_einstein_radius():
     assert radius.item() == pytest.approx(1.2, rel=5e-3)
     brightest = light_HW == light_HW.max()
     assert torch.hypot(x, y).expand(512, 512)[brightest].mean().item() == pytest.approx(1.2, abs=0.02)
-
-
-def test_a_disc_on_the_axis_is_magnified_as_theory_says():
-    """A uniform disc of radius ρ < θ_E before a sphere becomes an annulus: μ = 4 θ_E / ρ, twice that of a point."""
-    x, y = lenses.grid(2048)
-    rho, radius = 0.15, 1.2
-    a, b = lenses.deflection(x, y, *(torch.tensor(v) for v in (radius, 1.0, 0.0)))
-    area = (torch.hypot(x - a, y - b) < rho).sum().item() * (lenses.FIELD_ARCSEC / 2048) ** 2
-    assert area / (math.pi * rho**2) == pytest.approx(4 * radius / rho, rel=5e-3)
 
 
 def test_a_small_source_off_the_axis_gains_the_light_that_theory_says():
