@@ -40,7 +40,6 @@ def check(folder: Path, write_statistics: bool = False, progress: bool = False) 
     Returns:
         The problems and the notes. If a file cannot be opened, no values are read.
     """
-    folder = Path(folder)
     report = DataReport()
     try:
         files = _check_headers(folder, report)

@@ -157,7 +157,6 @@ def open_year(path: Path, crop: tuple[int, int] | None = None) -> Year:
     Raises:
         DataError: The file is missing, may not be read, is damaged, or holds something else than snapshots.
     """
-    path = Path(path)
     openers = {".h5": _open_hdf5, ".npy": _open_npy, ".zarr": _open_zarr}
     if path.suffix not in openers:
         raise DataError(f"{path} is neither *.h5 nor *.npy nor *.zarr; {_CONVERT}")

@@ -5,7 +5,7 @@
              or another layout of ``formats``, which ``convert`` writes
     <folder>/stats/global_means.npy, global_stds.npy: (1, C, 1, 1); time_means.npy: (1, C, H, W); of the training years.
              ``time_means.npy`` may be missing, because only the anomaly correlation needs it
-    <folder>/dataset.json          of simulated data only: channels, units, geometry, seconds between snapshots
+    <folder>/dataset.json          of simulated data only: names and units of the channels
 
 In: a folder. Out: a ``Split``, which knows the files, their shape and the statistics. ``check`` reads all the values.
 
@@ -25,7 +25,6 @@ from dltutorial.data import formats
 from dltutorial.errors import DataError
 
 SPLITS = ("train", "valid", "test")
-STATISTICS = ("global_means", "global_stds", "time_means")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,27 +33,19 @@ class Split:
 
     Attributes:
         folder: of the complete data set.
-        name: train, valid or test.
         files: one per year, in the order of their names.
         snapshots: number of samples in each file.
-        shape: (C, H, W) of a sample, as it is read.
-        grid: (H, W) in the files. A sample is cropped to the first rows and columns of this grid.
+        shape: (C, H, W) of a sample, as it is read. It may be smaller than in the files, see ``open_split``.
         channel_names, channel_units: "channel 0", … and "" if the folder has no ``dataset.json``.
-        geometry: "beta-plane" or "sphere".
-        snapshot_s: seconds between neighbouring snapshots; None if the folder has no ``dataset.json``.
         means_1C11, stds_1C11: statistics of the training years, float32.
     """
 
     folder: Path
-    name: str
     files: tuple[Path, ...]
     snapshots: tuple[int, ...]
     shape: tuple[int, int, int]
-    grid: tuple[int, int]
     channel_names: tuple[str, ...]
     channel_units: tuple[str, ...]
-    geometry: str
-    snapshot_s: float | None
     means_1C11: np.ndarray
     stds_1C11: np.ndarray
 
@@ -80,26 +71,19 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         DataError: The folder or a file is missing or not readable, the years differ in shape, or the statistics are
             missing or do not fit.
     """
-    folder = Path(folder)
     shapes = year_shapes(folder, split)
     _, C, H, W = next(iter(shapes.values()))
     rows, columns = crop or (H, W)
-    means_1C11 = read_statistics(folder, "global_means", (1, C, 1, 1))
-    stds_1C11 = read_statistics(folder, "global_stds", (1, C, 1, 1))
     description = about(folder)
     return Split(
         folder=folder,
-        name=split,
         files=tuple(shapes),
         snapshots=tuple(shape[0] for shape in shapes.values()),
         shape=(C, min(H, rows), min(W, columns)),
-        grid=(H, W),
         channel_names=tuple(description.get("channels") or [f"channel {number}" for number in range(C)]),
         channel_units=tuple(description.get("units") or [""] * C),
-        geometry=description.get("geometry", "sphere"),
-        snapshot_s=description.get("snapshot_s"),
-        means_1C11=means_1C11,
-        stds_1C11=stds_1C11,
+        means_1C11=read_statistics(folder, "global_means", (1, C, 1, 1)),
+        stds_1C11=read_statistics(folder, "global_stds", (1, C, 1, 1)),
     )
 
 
@@ -109,8 +93,8 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
     Raises:
         DataError: There is no such folder, or it holds no years.
     """
-    place = Path(folder) / split
-    if not Path(folder).is_dir():
+    place = folder / split
+    if not folder.is_dir():
         raise DataError(f"no data folder {folder}; make one: dltutorial data weather --out {folder}")
     if not place.is_dir():
         raise DataError(f"{folder} has no folder {split}; move some of the years to {place}")
@@ -163,13 +147,13 @@ def read_statistics(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarr
 
     Args:
         folder: of the complete data set.
-        name: one of ``STATISTICS``.
+        name: global_means, global_stds or time_means.
         shape: the shape that the array must have.
 
     Raises:
         DataError: The file is missing or not readable, or the array has another shape, NaN, or a deviation of 0.
     """
-    file = Path(folder) / "stats" / f"{name}.npy"
+    file = folder / "stats" / f"{name}.npy"
     todo = f"compute it: dltutorial data check --write-statistics --source {folder}"
     if not file.exists():
         raise DataError(f"{file} is missing; {todo}")
@@ -188,7 +172,7 @@ def about(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is not readable as JSON.
     """
-    file = Path(folder) / "dataset.json"
+    file = folder / "dataset.json"
     if not file.is_file():
         return {}
     with formats.readable(file):

@@ -14,7 +14,7 @@ from pathlib import Path
 from dltutorial import machine, node, paths
 from dltutorial.config import Preset
 from dltutorial.data import statistics, store, writing
-from dltutorial.data.flow import TIME_S, Flow, atmosphere
+from dltutorial.data.flow import Flow, atmosphere
 from dltutorial.errors import RecipeError
 
 INTERVAL = 0.75  # time between snapshots, without dimension; 12 hours
@@ -127,8 +127,6 @@ def _about(plan: Plan) -> dict[str, object]:
     return {
         "channels": plan.flow.channel_names,
         "units": plan.flow.channel_units,
-        "geometry": "beta-plane",
-        "snapshot_s": INTERVAL * TIME_S,
         "digest": plan.digest,
         "plan": dataclasses.asdict(plan),
     }

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dltutorial import cli
-from dltutorial.data import store
 
 
 def change_year(folder, change, name="train/1980.h5"):
@@ -87,7 +86,7 @@ def test_good_data_are_summed_up_in_one_line(own_data, capsys):
 
 def test_statistics_that_are_missing_or_do_not_fit_are_written_if_the_user_asks(own_data, capsys):
     stats = own_data / "stats"
-    right = {name: np.load(stats / f"{name}.npy") for name in store.STATISTICS}
+    right = {file.stem: np.load(file) for file in stats.iterdir()}
     own_means = right["global_means"] + 0.01  # close to the data, so they stay
     np.save(stats / "global_means.npy", own_means)
     np.save(stats / "global_stds.npy", 5 * right["global_stds"])
