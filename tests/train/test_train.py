@@ -119,16 +119,6 @@ def test_too_little_memory_is_an_error_and_the_checkpoint_keeps_its_name(place, 
     assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.pt"]
 
 
-def test_a_folder_of_shards_is_damaged_only_if_its_files_are():
-    causes = {
-        True: [EOFError("Ran out of input"), RuntimeError("PytorchStreamReader failed"), FileNotFoundError("x.distcp")],
-        False: [torch.OutOfMemoryError("CUDA"), ValueError("Size mismatch between saved"), RuntimeError("Missing key")],
-    }
-    for is_damage, errors in causes.items():
-        for error in errors:
-            assert checkpoint.is_damage(checkpoint.CheckpointException("load", {1: (error, None)})) is is_damage
-
-
 @pytest.mark.parametrize("is_simulated", [True, False])
 def test_only_the_simulated_planet_is_shifted_and_a_resumed_run_gets_the_same_batches(is_simulated, tiny_data):
     """Data of ``--data`` may have continents, which must stay at their longitude."""

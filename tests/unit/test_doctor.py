@@ -67,21 +67,6 @@ def test_seconds_of_earlier_runs_here_replace_the_estimate(chapters):
     assert "about 55 s" in line_of(text, "Welcome")
 
 
-def test_needs_are_looked_up_on_the_machine():
-    here = machine.describe()
-    assert doctor.has("cuda", dataclasses.replace(here, device="cuda"))
-    assert not doctor.has("cuda", dataclasses.replace(here, device="cpu"))
-    assert not doctor.has("no_such_device", here)
-
-
-def test_measured_peaks_are_shown(chapters, monkeypatch, tmp_path):
-    monkeypatch.setenv("DLTUTORIAL_DATA", str(tmp_path / "data"))
-    known = peaks.measure(progress=False, seconds=0.05)
-    text, _ = doctor.report(chapters)
-    assert known.matmul["fp32"].how in line_of(text, "matmul fp32")
-    assert "FLOP/s" in line_of(text, "matmul fp32")
-
-
 def test_peaks_taken_on_a_busy_machine_say_so(chapters, monkeypatch):
     idle, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
     for figure, says_so in ((idle, False), (busy, True)):

@@ -1,7 +1,6 @@
 import contextlib
 import dataclasses
 import signal
-import subprocess
 import sys
 import time
 
@@ -191,21 +190,6 @@ def test_exit_in_a_notebook_is_a_wrong_answer_and_does_not_end_the_kernel(exerci
         InteractiveShell.clear_instance()
 
 
-@pytest.mark.parametrize(
-    ("file", "is_learners"),
-    [
-        (__file__, True),
-        ("ipykernel_1/2.py", True),
-        (dataclasses.__file__, False),
-        (torch.__file__, False),
-        ("other/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", False),
-        (checks.__file__, False),
-    ],
-)
-def test_files_of_python_of_packages_and_of_the_course_are_not_the_learners(file, is_learners):
-    assert paths.is_learners(file) == is_learners
-
-
 def test_an_interrupt_by_the_learner_is_not_caught(exercise):
     def fn(x):
         raise KeyboardInterrupt
@@ -231,9 +215,3 @@ def test_without_the_folder_of_checks_one_line_says_where_to_go(monkeypatch, tmp
     monkeypatch.setattr(paths, "__file__", str(tmp_path / "site-packages" / "dltutorial" / "paths.py"))
     with pytest.raises(CourseError, match=r"^no solutions/checks/ here or above; [^\n]*$"):
         check.ring  # noqa: B018
-
-
-def test_a_check_is_imported_by_a_name_that_another_process_finds_too():
-    code = "from dltutorial.course.checks import ring; print(ring.EXERCISE.name)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "ring\n", done.stderr

@@ -1,7 +1,6 @@
 """A data set has its final name only if it is complete."""
 
 import contextlib
-import signal
 import subprocess
 import sys
 
@@ -60,30 +59,6 @@ def test_a_year_with_nan_is_an_error(tmp_path):
     why = "snapshot 0: the source has NaN or infinity here"
     with pytest.raises(DataError, match=why), writing.year_writer(tmp_path / "sim_0001.h5", 2, SHAPE) as append:
         append(np.full((2, *SHAPE), np.nan))
-
-
-KILLED = """
-import signal, sys
-from pathlib import Path
-from dltutorial.data import convert
-copy_year = convert.copy_year
-def copy_and_wait(*arguments):
-    copy_year(*arguments)
-    print("copied", flush=True)
-    signal.pause()
-convert.copy_year = copy_and_wait
-convert.convert(Path(sys.argv[1]), "npy", Path(sys.argv[2]), progress=False)
-"""
-
-
-def test_a_build_that_is_killed_leaves_no_final_name_and_the_next_one_succeeds(tiny_data, tmp_path):
-    command = [sys.executable, "-c", KILLED, tiny_data, tmp_path / "out"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "copied\n"
-        process.send_signal(signal.SIGKILL)
-    assert not (tmp_path / "out").exists()
-    folder = convert.convert(tiny_data, "npy", tmp_path / "out", progress=False)
-    assert check.check(folder).problems == []
 
 
 FULL_DISK = """

@@ -55,17 +55,6 @@ def test_a_changed_file_shows_its_difference(course, capsys):
     assert "-b = 2\n+b = 3" in capsys.readouterr().out
 
 
-def test_a_learners_own_file_is_kept_from_a_change(course):
-    scripts.take("train.py")
-    for _ in range(2):
-        Path("quick.py").write_text("mine")
-        scripts.change("train.py", "quick.py", {"b = 2": "b = 3"})
-    scripts.change("train.py", "quick.py", {"b = 2": "b = 3"})  # as it is: nothing to keep
-    assert {name: text for name, text in files(course).items() if name != "train.py"} == {
-        "quick.py": "a = 1\nb = 3\n", "quick.mine1.py": "mine", "quick.mine2.py": "mine",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("old", ["c = 2", " = "])
 def test_what_is_not_there_exactly_once_is_not_changed(course, old):
     scripts.take("train.py")
@@ -133,12 +122,6 @@ def test_a_cell_stops_with_the_error_of_its_program(prepared, capfd, cell):
 def test_a_program_may_fail_if_the_cell_says_so(prepared):
     assert outcome(prepared, "lines = !python fails.py || true") is None
     assert "IndexError: list index out of range" in prepared.user_ns["lines"]
-
-
-def test_variables_are_put_into_a_command_once(prepared):
-    prepared.user_ns["sizes"] = "{1}"
-    assert outcome(prepared, "lines = !echo {sizes}") is None
-    assert list(prepared.user_ns["lines"]) == ["{1}"]
 
 
 def test_the_results_of_a_program_are_its_lines_of_json(prepared):
