@@ -89,10 +89,10 @@ def gather(
         The evidence for :func:`investigate`.
 
     Raises:
-        CourseError: The loader gave no batch, or the samples of a batch cannot be counted.
+        CourseError: The loader gave no batch.
     """
     device = machine.device()
-    split = throughput.measure(loader, step, rounds=rounds, phase_s=phase_s, device=device)
+    split = throughput.measure(loader, step, rounds=rounds, phase_s=phase_s)
     with throughput.batches_of(loader, device) as batches:
         first_batch = next(batches)  # worker processes start here, before the profiler records
 
@@ -175,8 +175,6 @@ def synchronisation(run: Evidence) -> Finding | None:
     if parts.device_s is None or gap_s > parts.synchronise_s:
         saved_s = run.saved_on_host_s(gap_s)
         why = f"for {duration(gap_s)} of each step nothing computes, the longest time {parts.gap_where}"
-        if parts.n_synchronise:
-            why += f"; item() is called {parts.n_synchronise:.3g} × a step"
         advice = "take that wait out of the step: do it every hundredth step, or in another thread"
     else:
         saved_s = run.saved_on_host_s(parts.synchronise_s)
@@ -217,7 +215,7 @@ def compute(run: Evidence) -> Finding | None:
     if run.roof_s is None or run.peaks is None:
         advice = "a lower precision, if this device has units for it; a number needs work and peaks"
     else:
-        dtype, speedup = _fastest_precision(run.peaks, run.dtype)
+        dtype, speedup = _fastest_precision(run.peaks)
         if speedup > MIN_PRECISION_SPEEDUP:
             advice = f"compute in {dtype}: its peak here is {speedup:.1f} × as high"
             after_s = product_s / speedup
@@ -228,10 +226,10 @@ def compute(run: Evidence) -> Finding | None:
     return _finding(COMPUTE, run, run.saved_in_step_s(product_s), gained_s, why, advice)
 
 
-def _fastest_precision(peaks: Peaks, dtype: str) -> tuple[str, float]:
-    """The low precision with the highest peak, and how many times as high as that of ``dtype`` it is."""
+def _fastest_precision(peaks: Peaks) -> tuple[str, float]:
+    """The low precision with the highest peak, and how many times as high as that of fp32 it is."""
     speedups = [
-        (peaks.peak_flops_per_s(name) / peaks.peak_flops_per_s(dtype), name)
+        (peaks.peak_flops_per_s(name) / peaks.peak_flops_per_s("fp32"), name)
         for name in ("tf32", "bf16", "fp16")
         if peaks.matmul.get(name)
     ]

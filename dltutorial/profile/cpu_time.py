@@ -21,32 +21,27 @@ def wanted_s() -> float:
     """CPU seconds that this process and its children have wanted. Children that ended count without queued time."""
     ended_children = os.times()
     total_s = time.process_time() + ended_children.children_user + ended_children.children_system
-    total_s += sum(queued_s for _, queued_s in _threads(os.getpid()))
+    total_s += _queued_s(os.getpid())
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # the child has just ended
-            computed_s = sum(child.cpu_times()[:2])
-            total_s += computed_s + sum(queued_s for _, queued_s in _threads(child.pid))
+            total_s += sum(child.cpu_times()[:2]) + _queued_s(child.pid)
     return total_s
 
 
 def thread_wanted_s() -> float:
     """CPU seconds that the calling thread has wanted."""
-    seconds = _read(Path("/proc/thread-self/schedstat"))
-    if seconds is None:
-        return time.thread_time()
-    return sum(seconds)
+    return time.thread_time() + _thread_queued_s(Path("/proc/thread-self"))
 
 
-def _threads(pid: int) -> list[tuple[float, float]]:
-    """Seconds computed and queued of each living thread of a process. The list is empty where Linux is missing."""
-    readings = [_read(file) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return [reading for reading in readings if reading is not None]
+def _queued_s(pid: int) -> float:
+    """Seconds that the living threads of a process were queued."""
+    return sum(_thread_queued_s(folder) for folder in Path(f"/proc/{pid}/task").glob("*"))
 
 
-def _read(file: Path) -> tuple[float, float] | None:
-    """Seconds computed and queued from a file of the Linux scheduler; None if there is no such file."""
+def _thread_queued_s(folder: Path) -> float:
+    """Seconds that a thread was queued, from a file of the Linux scheduler; 0 if there is no such file."""
     try:
-        computed_ns, queued_ns, *_ = map(int, file.read_text().split())
-    except (OSError, ValueError):
-        return None
-    return computed_ns / 1e9, queued_ns / 1e9
+        _, queued_ns, _ = (folder / "schedstat").read_text().split()
+    except OSError:
+        return 0.0
+    return int(queued_ns) / 1e9

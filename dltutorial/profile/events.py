@@ -25,7 +25,7 @@ class Event(NamedTuple):
 
     Attributes:
         name: Name of the range, operator or kernel.
-        category: One of range, operator, runtime (a call of CUDA), python, kernel, copy and device range.
+        category: One of range, operator, runtime (a call of CUDA), kernel, copy and device range.
         start_s: Seconds from the first event of the trace to the start of this event.
         duration_s: Length in seconds.
         row: Index into ``Trace.rows``.
@@ -52,27 +52,25 @@ class Event(NamedTuple):
         )
 
 
-class TraceRow(NamedTuple):
-    """Where events ran: a thread of the host (``device`` is None), or a stream of the device with this number."""
-
-    name: str
-    device: int | None = None
-
-
 @dataclass(frozen=True)
 class Trace:
-    """Events in the order of their starts, and the rows on which they ran. An outer event precedes its inner events."""
+    """Events in the order of their starts. An outer event precedes its inner events.
+
+    Attributes:
+        events: The events.
+        rows: The names of the rows on which they ran. A row is a thread of the host or a stream of a GPU.
+    """
 
     events: tuple[Event, ...]
-    rows: tuple[TraceRow, ...]
+    rows: tuple[str, ...]
 
     @classmethod
-    def of(cls, events: Iterable[Event], rows: Iterable[TraceRow]) -> "Trace":
+    def of(cls, events: Iterable[Event], rows: Iterable[str]) -> "Trace":
         """Put events in order, and let the first one start at 0.
 
         Args:
             events: The events, in any order.
-            rows: The rows to which they refer.
+            rows: The names of the rows to which they refer.
 
         Returns:
             The trace.

@@ -33,14 +33,12 @@ class Evidence:
         split: The throughput of its loader and its step.
         work: The FLOP and bytes of one step.
         peaks: The peaks of the machine.
-        dtype: The data type in which the step computes.
     """
 
     trace: Trace
     split: Throughput | None = None
     work: Work | None = None
     peaks: Peaks | None = None
-    dtype: str = "fp32"
 
     @cached_property
     def traced(self) -> StepBreakdown:
@@ -137,7 +135,7 @@ class Evidence:
         """
         if self.work is None or self.peaks is None:
             return None
-        return self.work.roof_s(self.peaks, self.dtype)
+        return self.work.roof_s(self.peaks)
 
     @property
     def seconds_by_limit(self) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The throughput split: how fast the loader is alone, the step alone, and both together.
 
-Input: any iterable of batches, and any function of one batch.
-Output: a frozen :class:`Throughput`, in samples per second.
+Input: any iterable of batches of one size, and any function of one batch.
+Output: a frozen :class:`Throughput`, in seconds per batch.
 
     I/O        batches are loaded and moved to the device, and nothing is done with them
     synthetic  the step runs on one batch that stays on the device
@@ -9,8 +9,8 @@ Output: a frozen :class:`Throughput`, in samples per second.
 
 The three phases alternate, round after round, so that a slow moment of the machine affects all of them equally.
 
-Two bounds follow. If loading is hidden behind the step, full is at most min(I/O, synthetic). If nothing overlaps, the
-times add up: 1/full = 1/(I/O) + 1/synthetic.
+Two bounds follow. If loading is hidden behind the step, a batch of full takes at least as long as the slower one of the
+other two. If nothing overlaps, it takes as long as both together.
 
 Source: the tutorials of NERSC at SC21 and SC22, which measure the same three phases with benchy.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from dltutorial import machine
 from dltutorial.errors import CourseError
@@ -36,33 +36,20 @@ _MAX_OVERLAPPED_WAIT = 0.7  # as a share of the time that loading takes alone
 _MIN_MORE_CORES = 0.15  # as a share of the cores of the busier phase; a process that sleeps uses a little, too
 
 
-@dataclass(frozen=True)
-class Phase:
-    """One of the three phases: I/O, synthetic or full. All values but the rates are medians over the rounds.
+class Phase(NamedTuple):
+    """One of the three phases: I/O, synthetic or full.
 
     Attributes:
-        batch_size: Samples in a batch.
-        samples_per_s: The rate of each round.
+        batch_s: Seconds of a batch.
         wait_s: Seconds per batch in which the loop waits for the batch. The rest of the time is the step.
         cores: Mean number of cores that this process and its workers want.
         thread_share: Share of the time in which the thread of the loop computes or wants to compute, from 0 to 1.
     """
 
-    batch_size: int
-    samples_per_s: tuple[float, ...]
+    batch_s: float
     wait_s: float
     cores: float
     thread_share: float
-
-    @property
-    def median(self) -> float:
-        """The median rate, in samples per second."""
-        return statistics.median(self.samples_per_s)
-
-    @property
-    def batch_s(self) -> float:
-        """Seconds of a batch."""
-        return self.batch_size / self.median
 
 
 @dataclass(frozen=True)
@@ -76,9 +63,8 @@ class Throughput:
 
     @property
     def share_of_limit(self) -> float:
-        """Full as a share of min(I/O, synthetic). It is the median of the shares of all rounds."""
-        rates = zip(self.io.samples_per_s, self.synthetic.samples_per_s, self.full.samples_per_s, strict=True)
-        return statistics.median(full / min(io, synthetic) for io, synthetic, full in rates)
+        """The throughput of full as a share of min(I/O, synthetic)."""
+        return max(self.io.batch_s, self.synthetic.batch_s) / self.full.batch_s
 
     @property
     def queueing(self) -> float:
@@ -109,75 +95,46 @@ class Throughput:
         return is_wait_short or more_cores > _MIN_MORE_CORES * max(1.0, max_cores)
 
 
-class _Turn(NamedTuple):
-    """What is measured in one phase of one round; the attributes are those of :class:`Phase`."""
-
-    batch_s: float
-    wait_s: float
-    cores: float
-    thread_share: float
-
-
-def measure(
-    loader: Iterable,
-    step: Callable[[Any], object],
-    *,
-    rounds: int = 5,
-    phase_s: float = 0.3,
-    device: str | None = None,
-) -> Throughput:
+def measure(loader: Iterable, step: Callable[[Any], object], *, rounds: int = 5, phase_s: float = 0.3) -> Throughput:
     """Measure the throughput split of a loader and a step.
 
     Args:
         loader: The batches. A loader that ends is started again, and the time of its start counts. Worker processes
             are ended after each phase, so that none of them works during another phase.
-        step: Trains on one batch that is on the device.
+        step: Trains on one batch that is on the device of the course.
         rounds: How often each phase is measured.
         phase_s: The shortest time of one phase, in seconds.
-        device: Where the step runs. None means the device of the course.
 
     Returns:
-        The split.
+        The split. Each value is the median of all rounds.
 
     Raises:
-        CourseError: The loader gave no batch, or the samples of a batch cannot be counted.
+        CourseError: The loader gave no batch.
     """
-    device = device or machine.device()
+    device = machine.device()
     with batches_of(loader, device) as batches:
         first_batch = next(batches)
-    batch_size = samples_in(first_batch)
     lead = _LEAD_BATCHES + made_ahead(loader)
     io, synthetic, full = [], [], []
     for _ in range(rounds):
         with batches_of(loader, device) as batches:
-            io.append(_run_turn(batches, _no_step, lead, phase_s, device))
-        synthetic.append(_run_turn(itertools.repeat(first_batch), step, lead, phase_s, device))
+            io.append(_run_phase(batches, _no_step, lead, phase_s, device))
+        synthetic.append(_run_phase(itertools.repeat(first_batch), step, lead, phase_s, device))
         with batches_of(loader, device) as batches:
-            full.append(_run_turn(batches, step, lead, phase_s, device))
-    return Throughput(
-        io=_phase(batch_size, io),
-        synthetic=_phase(batch_size, synthetic),
-        full=_phase(batch_size, full),
-        cores=machine.cores(),
-    )
+            full.append(_run_phase(batches, step, lead, phase_s, device))
+    return Throughput(_median(io), _median(synthetic), _median(full), machine.cores())
 
 
-def _phase(batch_size: int, turns: list[_Turn]) -> Phase:
-    """Combine the rounds of one phase."""
-    return Phase(
-        batch_size=batch_size,
-        samples_per_s=tuple(batch_size / turn.batch_s for turn in turns),
-        wait_s=statistics.median(turn.wait_s for turn in turns),
-        cores=statistics.median(turn.cores for turn in turns),
-        thread_share=statistics.median(turn.thread_share for turn in turns),
-    )
+def _median(phases: list[Phase]) -> Phase:
+    """The median of each value over the rounds of one phase."""
+    return Phase(*(statistics.median(values) for values in zip(*phases, strict=True)))
 
 
 def _no_step(batch: Any) -> None:
     """Do nothing with a batch."""
 
 
-def _run_turn(batches: Iterator, step: Callable, lead: int, phase_s: float, device: str) -> _Turn:
+def _run_phase(batches: Iterator, step: Callable, lead: int, phase_s: float, device: str) -> Phase:
     """Run ``lead`` batches without measuring, then batches for at least ``phase_s`` seconds."""
     for batch in itertools.islice(batches, lead):
         step(batch)
@@ -194,10 +151,10 @@ def _run_turn(batches: Iterator, step: Callable, lead: int, phase_s: float, devi
         step(batch)
         count += 1
     synchronise(device)
-    turn_s = time.perf_counter() - start_s
+    elapsed_s = time.perf_counter() - start_s
     thread_s = cpu_time.thread_wanted_s() - thread_start_s
     cpu_s = cpu_time.wanted_s() - cpu_start_s
-    return _Turn(turn_s / count, wait_s / count, cpu_s / turn_s, min(1.0, thread_s / turn_s))
+    return Phase(elapsed_s / count, wait_s / count, cpu_s / elapsed_s, min(1.0, thread_s / elapsed_s))
 
 
 def synchronise(device: str | torch.device) -> None:
@@ -235,21 +192,9 @@ def _endless(loader: Iterable) -> Generator:
     raise CourseError("the loader gave no batch; give a list or a DataLoader, which can start more than once")
 
 
-def to_device(batch: Any, device: Any) -> Any:
+def to_device(batch: Any, device: str) -> Any:
     """Move the tensors of a batch to a device. Lists, tuples and dictionaries keep their form."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
-
-
-def samples_in(batch: Any) -> int:
-    """Count the samples in a batch: the length of its first tensor or array.
-
-    Raises:
-        CourseError: The batch holds no tensor.
-    """
-    for leaf in tree_leaves(batch):
-        if getattr(leaf, "ndim", 0):
-            return int(leaf.shape[0])
-    raise CourseError(f"cannot count the samples of a batch of type {type(batch).__name__}: it holds no tensor")
 
 
 def made_ahead(loader: Any) -> int:

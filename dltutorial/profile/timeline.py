@@ -46,7 +46,6 @@ _COLOURS = {
     "kernel": ("#d55e00", "#000000"),
     "copy": ("#cc79a7", "#000000"),
     "device range": ("#56b4e9", "#000000"),
-    "python": ("#999999", "#000000"),
 }
 
 
@@ -153,7 +152,7 @@ class Timeline:
         for name, trace in self._runs:
             longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
             for index, row in enumerate(trace.rows):
-                label = f"{name}: {row.name}" if name else row.name
+                label = f"{name}: {row}" if name else row
                 events = [event for event in trace.events if event.row == index and event in longest]
                 result += lanes(events, label)
         return result

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.profiler
 
-from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace, TraceRow
+from dltutorial.profile.events import ON_DEVICE, STEP, Event, Trace
 
 Place = tuple[str, str]  # where the file says that an event ran: process and thread, or device and stream
 
@@ -32,7 +32,6 @@ _CATEGORIES = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "copy",
-    "python_function": "python",
 }
 
 
@@ -63,7 +62,7 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Tra
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
         trace = read(file)
-    if torch.cuda.is_available() and all(row.device is None for row in trace.rows):
+    if torch.cuda.is_available() and not trace.of_category("kernel", "copy"):
         warnings.warn("the steps ran nothing on the GPU, or its profiling is not permitted here", stacklevel=2)
     return trace
 
@@ -89,7 +88,7 @@ def read(file: Path) -> Trace:
     return Trace.of(placed, rows.values())
 
 
-def _rows_by_place(events: list[Event], places: list[Place]) -> dict[Place, TraceRow]:
+def _rows_by_place(events: list[Event], places: list[Place]) -> dict[Place, str]:
     """Name the rows and put them in order: the thread that runs the steps, the other threads, the streams."""
     first_s: dict[Place, float] = {}
     device_places = set()
@@ -103,10 +102,10 @@ def _rows_by_place(events: list[Event], places: list[Place]) -> dict[Place, Trac
     order = sorted(first_s, key=lambda place: (place in device_places, place not in step_places, first_s[place]))
     rows = {}
     for number, place in enumerate(order, 1):
-        rows[place] = TraceRow(f"thread {number}")
+        rows[place] = f"thread {number}"
         if place in device_places:
             device, stream = place
-            rows[place] = TraceRow(f"GPU {device} stream {stream}", int(device))
+            rows[place] = f"GPU {device} stream {stream}"
     return rows
 
 

@@ -34,12 +34,10 @@ from dltutorial.profile.events import (
 
 SHORT_OPERATOR_S = 20e-6  # of self time; on all machines of the course, calling such an operator is most of its cost
 LONG_GAP_S = 1e-3  # Python between two operators takes microseconds, so in a longer gap the thread does something else
-READ = ("read",)  # names of ranges inside the loading
-PREPARE = ("augment", "decode", "prepare")
+READ, PREPARE = "read", "augment"  # names of ranges inside the loading
 
 _SYNCHRONISING_CALLS = ("DeviceSynchronize", "StreamSynchronize", "EventSynchronize")
 _BLOCKING_COPIES = ("Memcpy", "MemcpyDtoH", "MemcpyHtoD")
-_READ_VALUE = "aten::item"
 _PRODUCT_KERNELS = (
     *("gemm", "gemv", "matmul", "convolve", "conv2d", "conv3d", "fprop", "dgrad", "wgrad"),
     *("attention", "attn", "fmha", "cutlass", "xmma", "nvjet"),
@@ -57,8 +55,7 @@ class StepBreakdown:
         read_s: Ranges of reading, on any thread. It is 0 where the trace names none.
         prepare_s: Ranges of preparing, on any thread. It is 0 where the trace names none.
         synchronise_s: The stepping thread waits in calls that wait for the GPU.
-        n_synchronise: The number of such calls. Without a GPU it is the number of times that a value is read
-            (``item()``), because each of these calls would wait for a GPU.
+        n_synchronise: The number of such calls.
         gap_s: Nothing of torch runs on the stepping thread for more than a millisecond at a time.
         gap_where: The innermost range around the longest gap, or the operator before it.
         launch_s: With a GPU, the rest of the thread's time. Without a GPU, short operators and short gaps.
@@ -104,15 +101,14 @@ class StepBreakdown:
             device_s = length(intervals(kernels))
             product_s, other_s = _seconds_by_kernel(kernels, device_s)
             launch_s = host.work_s
-            n_synchronise = sum(_waits_for_device(event) for event in host.events)
             n_calls = len(kernels)
         else:
             device_s = None
             product_s, other_s = _seconds_by_operator(host.operators)
             launch_s = max(0.0, host.work_s - product_s - other_s)
-            n_synchronise = _count_values_read(host.operators, ranges)
             n_calls = len(outermost(host.operators))
         end_s = max([host.end_s, *(event.end_s for event in kernels)])
+        n_synchronise = sum(_waits_for_device(event) for event in host.events)
         n_steps = len(trace.steps)
         return cls(
             step_s=(end_s - host.start_s) / n_steps,
@@ -189,16 +185,9 @@ def _host_time(trace: Trace) -> _HostTime:
     )
 
 
-def _seconds_of(ranges: Iterable[Event], names: Sequence[str]) -> float:
-    """Seconds of the ranges with these names."""
-    return sum(event.duration_s for event in ranges if event.name in names)
-
-
-def _count_values_read(operators: Iterable[Event], ranges: Iterable[Event]) -> int:
-    """Count the calls of ``item()`` outside of the optimizer, which reads counters that are not on the GPU."""
-    in_optimizer = merged(intervals(event for event in ranges if event.name.startswith("Optimizer.step")))
-    reads = [event for event in operators if event.name == _READ_VALUE]
-    return sum(not covers(in_optimizer, event.start_s) for event in reads)
+def _seconds_of(ranges: Iterable[Event], name: str) -> float:
+    """Seconds of the ranges with this name."""
+    return sum(event.duration_s for event in ranges if event.name == name)
 
 
 def _seconds_by_kernel(kernels: Sequence[Event], device_s: float) -> tuple[float, float]:

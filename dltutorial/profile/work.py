@@ -50,17 +50,16 @@ class Work:
         """Bytes of the whole step."""
         return sum(operator.n_bytes for operator in self.operators)
 
-    def roof_s(self, peaks: Peaks, dtype: str = "fp32") -> tuple[float, float]:
-        """Shortest time of the step by the roofline.
+    def roof_s(self, peaks: Peaks) -> tuple[float, float]:
+        """Shortest time of a step in fp32 by the roofline.
 
         Args:
             peaks: The peaks of the machine.
-            dtype: The data type of the matrix products.
 
         Returns:
             Seconds of the operators that arithmetic limits, and seconds of those that memory limits.
         """
-        flop_per_s = peaks.peak_flops_per_s(dtype)
+        flop_per_s = peaks.peak_flops_per_s("fp32")
         bytes_per_s = peaks.memory_bytes_per_s
         compute_s = 0.0
         memory_s = 0.0
@@ -140,7 +139,4 @@ def _moved_bytes(func: Any, args: tuple, kwargs: dict, out: Any) -> float:
 
 def _bytes(x: torch.Tensor) -> int:
     """Bytes in memory, because an expanded tensor has fewer of them than its elements need."""
-    n_bytes = x.numel() * x.element_size()
-    if x.layout != torch.strided:
-        return n_bytes
-    return min(n_bytes, x.untyped_storage().nbytes())
+    return min(x.nbytes, x.untyped_storage().nbytes())

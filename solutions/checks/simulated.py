@@ -11,9 +11,9 @@ launched, and a synchronising call returns when the queue is empty.
 import random
 from dataclasses import dataclass
 
-from dltutorial.profile.events import STEP, Event, Trace, TraceRow
+from dltutorial.profile.events import STEP, Event, Trace
 
-_ROWS = (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
+_ROWS = ("thread 1", "thread 2", "GPU 0 stream 7")
 _HOST, _LOADER, _STREAM = range(3)
 _PHASES = ("forward", "backward", "optimizer")
 
@@ -86,7 +86,7 @@ class _Machine:
                 room_s = self.taken_s[made - self.run.prefetch] if made >= self.run.prefetch else 0.0
                 begin_s = max(self.ready_s[-1] if self.ready_s else 0.0, room_s)
                 self.ready_s.append(begin_s + self.about(self.run.load_s))
-                self.add("prepare", "range", begin_s, self.ready_s[-1], _LOADER)
+                self.add("augment", "range", begin_s, self.ready_s[-1], _LOADER)
             self.now_s = max(self.now_s, self.ready_s[n]) + 20e-6
         else:
             self.now_s += self.about(self.run.load_s)

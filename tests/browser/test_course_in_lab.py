@@ -83,13 +83,13 @@ def test_an_explorer_follows_the_keyboard_and_says_so_in_words(open_notebook, la
 
 
 TIMELINE = """
-from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timeline import Timeline
 events = []
 for start_s in (0.00, 0.01, 0.02):
     events.append(Event("step", "range", start_s, 0.01, 0))
     events.append(Event("gemm", "kernel", start_s + 0.005, 0.005, 1))
-Timeline(Trace.of(events, (TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0))))
+Timeline(Trace.of(events, ("thread 1", "GPU 0 stream 7")))
 """
 
 

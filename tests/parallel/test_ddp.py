@@ -10,7 +10,7 @@ from torch import nn
 
 from dltutorial.launch import launch
 from dltutorial.parallel.buckets import make_buckets
-from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.trace_summary import Overlap, overlap
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
@@ -53,7 +53,7 @@ def test_chapter_14_averages_tensors_of_any_shape_by_one_all_reduce():
 
 
 def test_hidden_communication_is_what_overlaps_with_computation():
-    rows = [TraceRow("host"), TraceRow("gloo")]
+    rows = ["host", "gloo"]
     node = "autograd::engine::evaluate_function: "
     events = [
         Event(node + "MmBackward0", "operator", 0.0, 4.0, 0),
@@ -62,5 +62,5 @@ def test_hidden_communication_is_what_overlaps_with_computation():
     ]
     assert overlap(Trace.of(events, rows)) == Overlap(4.0, 1.0)
     on_gpu = [*events, Event("ncclDevKernel_AllReduce", "kernel", 10.0, 2.0, 2), Event("gemm", "kernel", 11.0, 3.0, 3)]
-    found = overlap(Trace.of(on_gpu, [*rows, TraceRow("GPU 0 stream 1", 0), TraceRow("GPU 0 stream 2", 0)]))
+    found = overlap(Trace.of(on_gpu, [*rows, "GPU 0 stream 1", "GPU 0 stream 2"]))
     assert (found.communication_s, found.hidden_s) == (6.0, 1.0)

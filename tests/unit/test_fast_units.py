@@ -3,7 +3,7 @@
 import pytest
 from chapter_code import written
 
-from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.events import Event, Trace
 
 CHAPTER = written("further/04", "on_tensor_cores", "products", "tensor_core_share")
 uses_tensor_cores, products, tensor_core_share = (
@@ -44,7 +44,7 @@ NO_PRODUCT = [
 
 def trace_of(names, category="kernel"):
     events = [Event(name, category, 10.0 * i, 0.5 + i, 1) for i, name in enumerate(names)]
-    return Trace.of(events, [TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0)])
+    return Trace.of(events, ["thread 1", "GPU 0 stream 7"])
 
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)

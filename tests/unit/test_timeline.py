@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from dltutorial.profile import timeline
-from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timeline import Timeline, script_hash
 
-ROWS = (TraceRow("thread 1"), TraceRow("GPU 0 stream 7", 0))
+ROWS = ("thread 1", "GPU 0 stream 7")
 EVIL = '</script><script>window.harmed=1</script><img src=x onerror="window.harmed=1">&amp;"\'<!--<script>'
 BEFORE = Trace.of(
     [
@@ -66,7 +66,7 @@ def test_no_two_events_of_a_lane_overlap_even_where_they_do_not_nest():
 
 
 def test_an_evil_name_can_neither_end_a_script_nor_open_a_tag():
-    evil = Trace.of([Event(EVIL, "range", 0.0, 1.0, 0), Event("step", "range", 1.0, 1.0, 0)], [TraceRow(EVIL)])
+    evil = Trace.of([Event(EVIL, "range", 0.0, 1.0, 0), Event("step", "range", 1.0, 1.0, 0)], [EVIL])
     page = Timeline(evil, AFTER, title=EVIL, names=(EVIL, "b")).page()
     assert page.count("<script") == page.count("</script>") == 2
     assert "<img" not in page

@@ -6,9 +6,9 @@ import torch
 from torch.profiler import record_function
 
 from dltutorial.profile import trace, trace_summary
-from dltutorial.profile.events import Event, Trace, TraceRow
+from dltutorial.profile.events import Event, Trace
 
-HOST = (TraceRow("thread 1"),)
+HOST = ("thread 1",)
 NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
@@ -51,7 +51,7 @@ def test_reading_gives_seconds_since_the_first_event_and_named_rows(tmp_path):
         ],
     )
     result = trace.read(file)
-    assert result.rows == (TraceRow("thread 1"), TraceRow("thread 2"), TraceRow("GPU 0 stream 7", 0))
+    assert result.rows == ("thread 1", "thread 2", "GPU 0 stream 7")
     assert [(event.name, event.category, event.row) for event in result.events] == [
         ("aten::add", "operator", 1),
         ("step", "range", 0),
@@ -91,7 +91,7 @@ def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_tim
         ("copy", "operator", 4.0, 1.0),
         ("addmm", "operator", 20.0, 2.0),
         ("linear", "operator", 0.0, 30.0, 1),  # another thread: nests in nothing above
-        rows=(TraceRow("thread 1"), TraceRow("thread 2")),
+        rows=("thread 1", "thread 2"),
     )
     totals = {(total.name, total.calls): total.seconds for total in trace_summary.operator_times(result)}
     assert totals == {("linear", 2): 32.0, ("addmm", 2): 7.0, ("t", 1): 2.0, ("copy", 1): 1.0}
@@ -99,7 +99,7 @@ def test_self_time_leaves_out_what_an_operator_calls_and_adds_up_to_the_busy_tim
 
 
 def test_device_idle_share_is_of_the_steps_and_counts_streams_that_overlap_once():
-    rows = (*HOST, TraceRow("GPU 0 stream 7", 0), TraceRow("GPU 0 stream 8", 0))
+    rows = (*HOST, "GPU 0 stream 7", "GPU 0 stream 8")
     result = of(
         ("aten::randn", "operator", 0.0, 10.0),  # before the steps: not counted
         ("step", "range", 10.0, 10.0),
@@ -128,7 +128,7 @@ def test_input_wait_share_is_the_same_whether_steps_load_inside_or_between(name,
         ("step", "range", 10 + start, length),
         (name, "range", 10.0, 4.0),
         ("load", "range", 0.0, 20.0, 1),  # a thread that loads ahead
-        rows=(TraceRow("thread 1"), TraceRow("thread 2")),
+        rows=("thread 1", "thread 2"),
     )
     assert trace_summary.input_wait_share(result) == pytest.approx(0.4)
 
