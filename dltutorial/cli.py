@@ -133,7 +133,7 @@ def _data(args: argparse.Namespace) -> int:
     if args.action == "weather":
         print(weather.ensure(preset(args.preset), args.out, seed=args.seed))
         return 0
-    report = check.check(args.source, args.write_statistics, progress=True)
+    report = check.check(args.source, args.write_statistics)
     print(*report.problems, *report.notes, sep="\n")
     return int(bool(report.problems))
 

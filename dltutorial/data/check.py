@@ -29,13 +29,12 @@ class DataReport:
     notes: list[str] = field(default_factory=list)
 
 
-def check(folder: Path, write_statistics: bool = False, progress: bool = False) -> DataReport:
+def check(folder: Path, write_statistics: bool = False) -> DataReport:
     """Read a data set completely.
 
     Args:
         folder: of the complete data set.
         write_statistics: compute the statistics that are missing or do not fit, and write them.
-        progress: show a progress bar.
 
     Returns:
         The problems and the notes. If a file cannot be opened, no values are read.
@@ -43,7 +42,7 @@ def check(folder: Path, write_statistics: bool = False, progress: bool = False) 
     report = DataReport()
     try:
         files = _check_headers(folder, report)
-        sums = _check_values(files, report, progress)
+        sums = _check_values(files, report)
         if not report.problems:
             _check_statistics(folder, sums.statistics(), write_statistics, report)
     except DataError as error:
@@ -77,14 +76,14 @@ def _check_headers(folder: Path, report: DataReport) -> list[Path]:
     return list(shapes)
 
 
-def _check_values(files: list[Path], report: DataReport, progress: bool) -> statistics.Sums:
+def _check_values(files: list[Path], report: DataReport) -> statistics.Sums:
     """Look for NaN and infinity, and report the first of each file.
 
     Returns:
         The sums over the training years, from which the statistics follow.
     """
     sums = statistics.Sums()
-    for file in tqdm(files, desc="reading", unit="year", delay=2, disable=not progress):
+    for file in tqdm(files, desc="reading", unit="year", delay=2):
         for number, x_CHW in enumerate(store.samples(file)):
             is_finite_C = np.isfinite(x_CHW).all((1, 2))
             if not is_finite_C.all():

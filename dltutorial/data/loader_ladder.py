@@ -22,11 +22,11 @@ def sizes(preset: Preset) -> Preset:
     )
 
 
-def prepare(preset: Preset, layouts: Iterable[str] = formats.LAYOUTS, progress: bool = True) -> dict[str, Split]:
+def prepare(preset: Preset, layouts: Iterable[str] = formats.LAYOUTS) -> dict[str, Split]:
     """The training split of the measurements in each layout; built if it is missing."""
-    source = weather.ensure(sizes(preset), progress=progress)
+    source = weather.ensure(sizes(preset))
     splits = {}
     for name in layouts:
-        folder = convert.convert(source, name, splits=("train",), progress=progress)
+        folder = convert.convert(source, name, splits=("train",))
         splits[name] = store.open_split(folder)
     return splits

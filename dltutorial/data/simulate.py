@@ -20,21 +20,20 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from dltutorial import machine
 from dltutorial.data import dynamics, writing
 from dltutorial.data.flow import coarsest
 from dltutorial.data.weather import INTERVAL, Plan
 from dltutorial.errors import DataError
 
 
-def make_years(plan: Plan, files: Mapping[int, Path], device: str, processes: int, progress: bool) -> None:
-    """Simulate years and write each to its file.
+def make_years(plan: Plan, files: Mapping[int, Path], device: str) -> None:
+    """Simulate years and write each to its file. On a CPU, each core simulates one year at a time.
 
     Args:
         plan: of the data set.
         files: the file of each year, by its number.
         device: cpu or cuda.
-        processes: number of processes on a CPU. Each of them simulates one year at a time. A GPU has one process.
-        progress: show a progress bar.
 
     Raises:
         DataError: The simulation gave NaN or infinity, or a process was killed.
@@ -43,13 +42,14 @@ def make_years(plan: Plan, files: Mapping[int, Path], device: str, processes: in
     numbers = list(files)
     group_size = years_side_by_side(plan, device)
     groups = [numbers[first : first + group_size] for first in range(0, len(numbers), group_size)]
-    if device != "cpu":
-        processes = 1
+    n_processes = 1
+    if device == "cpu":
+        n_processes = min(machine.rank_cores(), len(groups))
     # joblib starts processes that do not import the caller's program again, as ``multiprocessing`` would do. Therefore
     # this function can be called in a notebook, and in a script without a main guard.
-    parallel = joblib.Parallel(n_jobs=min(processes, len(groups)), return_as="generator_unordered")
+    parallel = joblib.Parallel(n_jobs=n_processes, return_as="generator_unordered")
     calls = (joblib.delayed(make_group)(plan, group, files, device) for group in groups)
-    with tqdm(desc="simulating", unit="year", total=len(numbers), disable=not progress) as bar:
+    with tqdm(desc="simulating", unit="year", total=len(numbers)) as bar:
         try:
             for n_years in parallel(calls):
                 bar.update(n_years)

@@ -58,12 +58,11 @@ class Sums:
         return {name: values[None].astype(np.float32) for name, values in statistics.items()}
 
 
-def compute(folder: Path, progress: bool = False) -> dict[str, np.ndarray]:
+def compute(folder: Path) -> dict[str, np.ndarray]:
     """The statistics of a data set's training years, by name.
 
     Args:
         folder: of the complete data set.
-        progress: show a progress bar.
 
     Raises:
         DataError: The training years cannot be read, or a channel has the same value everywhere.
@@ -71,7 +70,7 @@ def compute(folder: Path, progress: bool = False) -> dict[str, np.ndarray]:
     shapes = store.year_shapes(folder, "train")
     total = sum(shape[0] for shape in shapes.values())
     sums = Sums()
-    with tqdm(desc="statistics", unit="sample", total=total, delay=2, disable=not progress) as bar:
+    with tqdm(desc="statistics", unit="sample", total=total, delay=2) as bar:
         for file in shapes:
             for x_CHW in store.samples(file):
                 sums.add(x_CHW)

@@ -81,24 +81,13 @@ class Plan:
         return files
 
 
-def ensure(
-    preset: Preset,
-    out: Path | None = None,
-    *,
-    processes: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    progress: bool = True,
-) -> Path:
+def ensure(preset: Preset, out: Path | None = None, seed: int = 0) -> Path:
     """Build the data set of a preset, unless it is there, and return its folder.
 
     Args:
         preset: sizes.
         out: the folder. The default is ``weather-<preset>-<digest>`` among the data.
-        processes: number of processes on a CPU. The default is one per core of this process.
         seed: another seed gives other years.
-        device: auto, cpu or cuda.
-        progress: show a progress bar.
 
     Raises:
         DataError: The folder holds something else or cannot be written, or a simulation fails.
@@ -110,14 +99,11 @@ def ensure(
     if writing.is_built(folder, "digest", plan.digest):
         return folder
     node.refuse_on_login("simulating the weather", _IN_A_JOB)
-    if device == "auto":
-        device = machine.device()
     from dltutorial.data import simulate
 
     with writing.building(folder) as temporary:
-        n_processes = processes or machine.rank_cores()
-        simulate.make_years(plan, plan.files(temporary), device, n_processes, progress)
-        statistics.write(temporary, statistics.compute(temporary, progress))
+        simulate.make_years(plan, plan.files(temporary), machine.device())
+        statistics.write(temporary, statistics.compute(temporary))
         paths.write_text(temporary / "dataset.json", json.dumps(_about(plan), indent=1) + "\n")
     return folder
 

@@ -35,9 +35,9 @@ ROTATION_LIMIT = 3.0  # of a cyclone, in standard deviations
 GRADIENT_LIMIT = 2.0  # of a front, in standard deviations above the mean
 
 
-def ensure(preset: Preset, progress: bool = True) -> Path:
+def ensure(preset: Preset) -> Path:
     """Return the folder of labelled weather for a preset, and build it if it does not exist."""
-    source = weather.ensure(preset, progress=progress)
+    source = weather.ensure(preset)
     folder = paths.data_dir() / source.name.replace("weather", "climate", 1)
     if not folder.exists():
         with new_folder(folder) as temporary:

@@ -111,7 +111,7 @@ def record_trace(step: Callable[[], object], file: Path) -> None:
 
 def loader(out: Path, preset: config.Preset) -> None:
     """Measure the samples per second of chapter 01's samples for several numbers of workers, and the copies."""
-    data = weather.ensure(preset, progress=False)
+    data = weather.ensure(preset)
     scripts.take("vit.py", "pairs.py")
     from pairs import Pairs
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from dltutorial.config import preset
 from dltutorial.data import check, loaders, store, weather
 tiny = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(1, 1, 1), snapshots=3)
-folder = weather.ensure(tiny, Path(sys.argv[1]), device="cpu", progress=False)
+folder = weather.ensure(tiny, Path(sys.argv[1]))
 assert not check.check(folder).problems
 x, y = loaders.Pairs(store.open_split(folder))[0]
 print("pair", tuple(x.shape), tuple(y.shape))

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from dltutorial import machine
 from dltutorial.config import PRESETS, preset
 from dltutorial.data import check, simulate, store, weather
 from dltutorial.data.weather import Plan
@@ -22,7 +23,7 @@ from pathlib import Path
 from dltutorial.config import preset
 from dltutorial.data import weather
 tiny = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(3, 1, 1), snapshots=4)
-weather.ensure(tiny, Path(sys.argv[1]), processes=2, device="cpu", progress=False)
+weather.ensure(tiny, Path(sys.argv[1]))
 """
 
 
@@ -31,11 +32,19 @@ def contents(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_core():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A data set that one process has simulated."""
     folder = tmp_path_factory.mktemp("built") / "weather"
-    return weather.ensure(TINY, folder, processes=1, device="cpu", progress=False)
+    return weather.ensure(TINY, folder)
 
 
 def test_the_data_set_has_the_layout_of_the_era5_tutorial_data(built):
@@ -55,7 +64,8 @@ def test_every_year_is_different(built):
             assert np.abs(x_CHW - y_CHW)[0].max() > 1  # m/s
 
 
-def test_two_processes_of_a_script_without_a_main_guard_make_the_same_bytes(built, tmp_path):
+def test_two_processes_of_a_script_without_a_main_guard_make_the_same_bytes(built, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     (tmp_path / "script.py").write_text(SCRIPT)
     subprocess.run([sys.executable, tmp_path / "script.py", tmp_path / "two"], check=True, timeout=300)
     assert contents(tmp_path / "two") == contents(built)
@@ -64,7 +74,7 @@ def test_two_processes_of_a_script_without_a_main_guard_make_the_same_bytes(buil
 def test_other_data_are_not_overwritten(built):
     before = contents(built)
     with pytest.raises(DataError, match="does not hold this data set; choose another folder"):
-        weather.ensure(TINY, built, seed=1, progress=False)
+        weather.ensure(TINY, built, seed=1)
     assert contents(built) == before
 
 
@@ -74,8 +84,9 @@ def end_process(*arguments):
 
 def test_a_process_that_is_killed_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(simulate, "make_group", end_process)
+    monkeypatch.setattr(machine, "rank_cores", lambda: 2)
     with pytest.raises(DataError, match="a simulating process was killed; give it more memory, and run again"):
-        weather.ensure(TINY, tmp_path / "weather", processes=2, device="cpu", progress=False)
+        weather.ensure(TINY, tmp_path / "weather")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,10 +103,10 @@ def test_years_side_by_side_are_those_of_one_after_another(tmp_path, monkeypatch
     """A GPU simulates years side by side; here the CPU does."""
     plan = Plan.of(TINY)
     alone = {number: tmp_path / "alone" / f"{number}.h5" for number in (1, 2, 3)}
-    simulate.make_years(plan, alone, "cpu", processes=1, progress=False)
+    simulate.make_years(plan, alone, "cpu")
     monkeypatch.setattr(simulate, "years_side_by_side", lambda plan, device: 2)
     together = {number: tmp_path / "together" / f"{number}.h5" for number in (1, 2, 3)}
-    simulate.make_years(plan, together, "cpu", processes=1, progress=False)
+    simulate.make_years(plan, together, "cpu")
     for number in (1, 2, 3):
         x_TCHW = h5py.File(alone[number])["fields"][:]
         y_TCHW = h5py.File(together[number])["fields"][:]
