@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import pytest
@@ -41,31 +40,6 @@ def test_a_notebook_runs_in_its_own_folder_and_environment_and_shows_figures(run
     assert text(notebook, 0) == f"{tmp_path / 'work'} 7\n"
     assert "image/png" in notebook.cells[1].outputs[-1].data
     assert result.peak_bytes > 30e6
-
-
-FORKS = """import os, time
-memory = b"1" * 200_000_000
-os.fork() and os.fork()
-time.sleep(60)
-"""
-# A process of its own measures, because the process of the tests has other descendants.
-MEASURE = """import os, signal, subprocess, sys, time
-from dltutorial.course import execute
-memory = execute._Memory()
-parent = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
-while len(memory.descendants) < 3:
-    time.sleep(0.1)
-time.sleep(0.6)
-memory.stop.set()
-os.killpg(parent.pid, signal.SIGKILL)
-print(memory.peak_bytes)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux knows how many processes share a page")
-def test_memory_that_forks_share_counts_once():
-    peak_bytes = int(subprocess.check_output([sys.executable, "-c", MEASURE, FORKS]))
-    assert 200e6 < peak_bytes < 300e6
 
 
 @pytest.mark.ci

@@ -106,17 +106,6 @@ def test_documented_step_is_stable_with_a_margin(n_layers):
         assert torch.isfinite(dynamics.fields(state, ops)).all()
 
 
-def test_gpu_presets_grid_steps_at_its_documented_step():
-    flow = atmosphere(360, 720, 4)
-    coarse, fine = dynamics.operators(coarsest(flow)), dynamics.operators(flow)
-    with torch.inference_mode():
-        state = run(dynamics.initial_state(coarse, [0]), coarse, 0.1)
-        x_BCHW = dynamics.fields(run(dynamics.refine(state, fine), fine, 2 * flow.step), fine)
-    assert flow.step == 2 / 360
-    assert x_BCHW.shape == (1, 20, 360, 720)
-    assert torch.isfinite(x_BCHW).all()
-
-
 def test_fields_are_in_si_units():
     ops, _, _ = free(2)
     x_B5HW = dynamics.fields(dynamics.initial_state(ops, [5]), ops).unflatten(1, (2, 5))

@@ -67,13 +67,6 @@ def test_the_order_depends_on_the_seed_alone():
     assert torch.equal(indices[0], clouds.batches(3, 10, batch_size=10, steps=2).flatten())
 
 
-def test_each_replica_can_have_a_schedule(survey):
-    half = Replica(0.02, 1, schedule=lambda step: 0.5)
-    run = train(survey, [half, Replica(0.01, 1), Replica(0.02, 1)])
-    torch.testing.assert_close(run.train_loss_RE[0], run.train_loss_RE[1])
-    assert not torch.allclose(run.train_loss_RE[0], run.train_loss_RE[2])
-
-
 def test_a_diverged_replica_is_marked_and_the_others_continue(survey):
     healthy, wild = Replica(0.01, 0), Replica(1e30, 0)
     run = train(survey, [wild, healthy, wild], evaluate_every=5)

@@ -85,18 +85,6 @@ def test_check_names_an_exercise_that_is_out_of_step_and_writes_nothing(course, 
     assert (course / "exercises" / "00_a.ipynb").read_text() == before
 
 
-def test_an_exercise_follows_its_solution(course):
-    edit(course / "solutions" / "00_a.ipynb", by="print(2)")
-    assert exercises.build(course) == 0
-    assert "print(2)" in (course / "exercises" / "00_a.ipynb").read_text()
-
-
-def test_a_missing_exercise_is_written(course):
-    (course / "exercises" / "00_a.ipynb").unlink()
-    assert exercises.build(course) == 0
-    assert exercises.build(course, check=True) == 0
-
-
 def test_an_edited_exercise_is_copied_before_a_build_writes_it(course):
     file = course / "exercises" / "00_a.ipynb"
     edit(file)

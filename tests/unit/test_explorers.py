@@ -11,7 +11,7 @@ from explorer_examples import examples
 from dltutorial.config import PRESETS
 from dltutorial.convergence import curves
 from dltutorial.course import explorers, show
-from dltutorial.course.explorers.explorer import Explorer, int_slider, log_slider, power_slider, size
+from dltutorial.course.explorers.explorer import Explorer, int_slider
 from dltutorial.course.explorers.pipeline import mean_time, simulate
 from dltutorial.scaling.collective_cost import Prices
 
@@ -62,16 +62,6 @@ def test_a_moved_slider_redraws_in_place(monkeypatch):
     assert displayed[0].text == "The slope is 1 < 9."
     explorer.widgets["slope"].value = 3
     assert [shown.text for shown in updates] == ["The slope is 3 < 9."]
-
-
-def test_sliders_have_their_ends_and_their_start():
-    assert power_slider("X", 384, 32, 1000).options == (32, 64, 128, 256, 384, 512, 1000)
-    assert log_slider("X", 402.0, 10, 1e5).value == 402
-    assert log_slider("X", 1e9, 10, 1e5).value == pytest.approx(1e5)
-
-
-def test_bytes_have_a_unit():
-    assert [size(n) for n in (1000, 1.5 * 2**20, 2**50)] == ["1,000 B", "1.5 MiB", "1,024 TiB"]
 
 
 def test_batches_names_the_misfit_of_the_curve():
