@@ -4,7 +4,7 @@
     *.npy   one NumPy array, read through a memory map, so that the page cache is the only copy
     *.zarr  a folder with a Zarr array, one file per chunk
 
-In: a path, or the name of a ``Layout`` such as ``hdf5-chunk16-gzip4``. Out: a ``Year`` that reads snapshots as float32.
+In: a path. Out: a ``Year`` that reads snapshots as float32.
 
 Legend: T snapshots in the year, N snapshots that are read, C channels, H rows (latitude), W columns (longitude).
 """
@@ -19,10 +19,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 
-SUFFIXES = (".h5", ".npy", ".zarr")
-SUFFIX_OF_KIND = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
+SUFFIXES = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
 _CONVERT = "write it in the layout of the course, as the script for ERA5 in book/training.md does"
 # h5py's two errors on a file system that cannot lock files, and for a file that is open in the other locking mode.
 _LOCK_ERRORS = ("unable to lock file", "file locking flag values don't match")
@@ -33,60 +32,38 @@ class Layout:
     """How a year lies on disk.
 
     Attributes:
-        name: a name for tables and folders, such as ``hdf5-chunk16-gzip4``.
         kind: "hdf5", "npy" or "zarr".
         chunk: snapshots per chunk, "auto" if the library chooses the shape of a chunk, or None for no chunks.
-        compression: "gzip" or "lzf" (hdf5), "zstd" (zarr), or None.
-        level: of gzip.
+        compression: "gzip" (of level 4, the default of h5py) or "lzf" for HDF5, "zstd" for Zarr, or None.
     """
 
-    name: str
     kind: str
     chunk: int | str | None = None
     compression: str | None = None
-    level: int | None = None
-
-    @classmethod
-    def of(cls, name: str) -> "Layout":
-        """Return the layout of that name.
-
-        Raises:
-            RecipeError: There is no such layout.
-        """
-        if name not in LAYOUTS:
-            raise RecipeError(f"no layout {name!r}; choose one of {', '.join(LAYOUTS)}")
-        return LAYOUTS[name]
 
     @property
     def suffix(self) -> str:
         """The suffix of a year's file."""
-        return SUFFIX_OF_KIND[self.kind]
+        return SUFFIXES[self.kind]
 
-    def chunk_shape(self, shape_TCHW: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of a chunk: some snapshots, each complete. None if the library chooses it, or without chunks.
-
-        Raises:
-            DataError: A chunk has more snapshots than the year.
-        """
-        if not isinstance(self.chunk, int):
-            return None
-        if self.chunk > shape_TCHW[0]:
-            raise DataError(f"a year of {shape_TCHW[0]} snapshots has no chunk of {self.chunk}; choose a smaller chunk")
-        return (self.chunk, *shape_TCHW[1:])
+    def chunks(self, shape_TCHW: tuple[int, ...]) -> Any:
+        """The argument ``chunks`` of h5py and of Zarr: a shape, or True if the library chooses it, or None."""
+        if isinstance(self.chunk, int):
+            return (self.chunk, *shape_TCHW[1:])
+        return True if self.chunk == "auto" else None
 
 
-_LAYOUTS = (
-    Layout("hdf5-chunk16-gzip4", "hdf5", chunk=16, compression="gzip", level=4),
-    Layout("hdf5-chunk1-gzip4", "hdf5", chunk=1, compression="gzip", level=4),
-    Layout("hdf5-chunk1", "hdf5", chunk=1),
-    Layout("npy", "npy"),
-    Layout("hdf5-auto-gzip4", "hdf5", chunk="auto", compression="gzip", level=4),
-    Layout("hdf5-chunk1-lzf", "hdf5", chunk=1, compression="lzf"),
-    Layout("hdf5-contiguous", "hdf5"),
-    Layout("zarr-chunk1", "zarr", chunk=1),
-    Layout("zarr-chunk1-zstd", "zarr", chunk=1, compression="zstd"),
-)
-LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
+LAYOUTS = {
+    "hdf5-chunk16-gzip4": Layout("hdf5", chunk=16, compression="gzip"),
+    "hdf5-chunk1-gzip4": Layout("hdf5", chunk=1, compression="gzip"),
+    "hdf5-chunk1": Layout("hdf5", chunk=1),
+    "npy": Layout("npy"),
+    "hdf5-auto-gzip4": Layout("hdf5", chunk="auto", compression="gzip"),
+    "hdf5-chunk1-lzf": Layout("hdf5", chunk=1, compression="lzf"),
+    "hdf5-contiguous": Layout("hdf5"),
+    "zarr-chunk1": Layout("zarr", chunk=1),
+    "zarr-chunk1-zstd": Layout("zarr", chunk=1, compression="zstd"),
+}
 
 
 class Year:

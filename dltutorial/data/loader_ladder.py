@@ -27,6 +27,6 @@ def prepare(preset: Preset, layouts: Iterable[str] = formats.LAYOUTS) -> dict[st
     source = weather.ensure(sizes(preset))
     splits = {}
     for name in layouts:
-        folder = convert.convert(source, name, splits=("train",))
+        folder = convert.convert(source, name)
         splits[name] = store.open_split(folder)
     return splits

@@ -98,7 +98,7 @@ def year_files(folder: Path, split: str) -> tuple[Path, ...]:
         raise DataError(f"no data folder {folder}; make one: dltutorial data weather --out {folder}")
     if not place.is_dir():
         raise DataError(f"{folder} has no folder {split}; move some of the years to {place}")
-    files = sorted(file for file in place.glob("[!.]*") if file.suffix in formats.SUFFIXES)
+    files = sorted(file for file in place.glob("[!.]*") if file.suffix in formats.SUFFIXES.values())
     if not files:
         raise DataError(
             f"{place} holds no .h5, .npy or .zarr file; move some of the years there (book/training.md says how to "

@@ -27,7 +27,7 @@ from dltutorial.errors import DataError
 
 #: ``put(first, x_BCHW)`` writes the snapshots from number ``first`` on.
 Put = Callable[[int, np.ndarray], object]
-CHUNK_1 = Layout.of("hdf5-chunk1")
+CHUNK_1 = formats.LAYOUTS["hdf5-chunk1"]
 
 
 def is_built(folder: Path, key: str, value: Any) -> bool:
@@ -126,17 +126,13 @@ def year_writer(
 
 @contextlib.contextmanager
 def _create_hdf5(file: Path, shape_TCHW: tuple[int, ...], layout: Layout) -> Iterator[Put]:
-    chunks: Any = layout.chunk_shape(shape_TCHW)
-    if layout.chunk == "auto":
-        chunks = True
     with hdf5(file, 4 * math.prod(shape_TCHW)) as h5:
         fields = h5.create_dataset(
             "fields",
             shape_TCHW,
             np.float32,
-            chunks=chunks,
+            chunks=layout.chunks(shape_TCHW),
             compression=layout.compression,
-            compression_opts=layout.level,
         )
 
         def put(first: int, x_BCHW: np.ndarray) -> None:
@@ -191,7 +187,7 @@ def _create_zarr(file: Path, shape_TCHW: tuple[int, ...], layout: Layout) -> Ite
     compressor = None
     if layout.compression == "zstd":
         compressor = ZstdCodec()
-    chunks: Any = layout.chunk_shape(shape_TCHW)
+    chunks = layout.chunks(shape_TCHW)
     fields = zarr.create_array(file, shape=shape_TCHW, dtype="float32", chunks=chunks, compressors=compressor)
 
     def put(first: int, x_BCHW: np.ndarray) -> None:
