@@ -14,8 +14,8 @@ from dltutorial.scaling.collective_cost import Prices
 
 def examples() -> dict[str, Explorer]:
     """Every explorer by name."""
-    products = {name: Figure(best, best, 1, "FLOP/s", "an example") for name, best in (("fp32", 2e11), ("bf16", 4e11))}
-    copies = Figure(2e10, 2e10, 1, "bytes/s", "an example")
+    products = {name: Figure(best, best, "FLOP/s", "an example") for name, best in (("fp32", 2e11), ("bf16", 4e11))}
+    copies = Figure(2e10, 2e10, "bytes/s", "an example")
     machine = Peaks("example", "cpu", "2026-01-01T00:00:00+00:00", products, copies, {})
     points = {batch: [float(curves.steps(batch, 60, 280))] for batch in (16, 64, 256, 1024)}
     gradients = 2.0 ** np.random.default_rng(0).normal(-30, 4, 1000)

@@ -8,6 +8,7 @@ The file has no name in the folder. Therefore nothing remains of it, even if the
 Source: the manual page posix_fadvise(2).
 """
 
+import contextlib
 import os
 import random
 import tempfile
@@ -43,15 +44,13 @@ def read_bytes_per_s(folder: Path, seconds: float) -> dict[str, Figure | None]:
         The rate for each of ``DISK_READS``, or None where it cannot be measured.
     """
     rates: dict[str, Figure | None] = dict.fromkeys(DISK_READS)
-    try:
+    with contextlib.suppress(OSError):  # the folder cannot be written, or the disk is full
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             n_bytes = _fill(file.fileno(), seconds / 3)
             for kind, (_, temperature, _) in DISK_READS.items():
                 if temperature == "warm" or _can_drop_cache(folder):
                     rates[kind] = _read_rate(file.fileno(), kind, n_bytes, seconds / 5)
-    except OSError:
-        return rates  # the folder cannot be written, or the disk is full
     return rates
 
 

@@ -3,8 +3,8 @@
 Input: nothing but the machine. ``probes`` and ``disk`` do the experiments.
 Output: a frozen :class:`Peaks`, in FLOP/s and bytes/s. What could not be measured is None, shown as "not available".
 
-The peaks are cached as JSON. The name of the file depends on CPU model, cores, accelerator, version of torch and disk.
-Reading it takes milliseconds and does not import torch.
+The peaks are cached as JSON. The name of the file depends on the machine, the cores of this process, the version of
+torch and the disk. Reading it takes milliseconds and does not import torch.
 
 The roofline: an operation of F FLOP that moves M bytes takes at least max(F / peak, M / bandwidth) seconds.
 Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 (2009), 65.
@@ -15,7 +15,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,8 @@ from dltutorial.errors import CourseError
 from dltutorial.profile import disk, probes
 from dltutorial.profile.probes import Figure
 
-_LAYOUT = 2  # of the JSON file; a new number makes every machine measure again
+_LAYOUT = 3  # of the JSON file; a new number makes every machine measure again
+_SECONDS = 4.0  # how long to measure, without the import of torch
 _MAX_DISTURBED_AGE_S = 600  # peaks that were measured on a busy machine are used for this time
 
 
@@ -93,15 +93,13 @@ class Peaks:
         return {**matmul, "memory copy": self.memory, **reads}
 
 
-def measure(refresh: bool = False, progress: bool = True, *, seconds: float = 4.0) -> Peaks:
+def measure(refresh: bool = False) -> Peaks:
     """Return the peaks of this machine, from the cache if possible. Otherwise measure and cache them.
 
     Peaks that were measured while other programs held the cores are used for ten minutes, then measured again.
 
     Args:
         refresh: Measure even if the cache has them.
-        progress: Show a progress bar during the measurement.
-        seconds: About how long to measure, without the import of torch.
 
     Returns:
         The peaks.
@@ -109,7 +107,7 @@ def measure(refresh: bool = False, progress: bool = True, *, seconds: float = 4.
     cached = None if refresh else load()
     if cached is not None and (cached.steady or _age_s(cached) < _MAX_DISTURBED_AGE_S):
         return cached
-    peaks = _measure(seconds, progress)
+    peaks = _measure()
     with contextlib.suppress(CourseError, OSError):  # without a cache, the next call only takes longer
         paths.write_text(cache_file(), json.dumps(dataclasses.asdict(peaks), indent=1))
     return peaks
@@ -146,30 +144,27 @@ def cache_file() -> Path:
     existing = [place for place in (folder, *folder.parents) if place.exists()]
     key = (
         _LAYOUT,
-        machine.cpu_model(),
-        machine.cores(),
-        machine.rank_cores(),
         machine.label(),
-        machine.versions()["torch"],
-        os.environ.get("CUDA_VISIBLE_DEVICES"),
+        machine.rank_cores(),
+        machine.package_version("torch"),
         existing[0].stat().st_dev,  # the number of the disk
     )
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     return paths.cache_dir() / "machine" / f"peaks-{name}.json"
 
 
-def _measure(seconds: float, progress: bool) -> Peaks:
+def _measure() -> Peaks:
     """Run all experiments. Each data type and the memory get one share of the time, and the disk gets three."""
     import torch
     from tqdm.auto import tqdm
 
     device = machine.device()
     dtypes = _dtypes(device)
-    share_s = seconds / (len(dtypes) + 4)
+    share_s = _SECONDS / (len(dtypes) + 4)
     matmul: dict[str, Figure | None] = {}
     threads_before = torch.get_num_threads()
     machine.use_cores()
-    with tqdm(total=len(dtypes) + 2, desc="measuring this machine", unit="peak", disable=not progress) as bar:
+    with tqdm(total=len(dtypes) + 2, desc="measuring this machine", unit="peak") as bar:
         for dtype in dtypes:
             matmul[dtype] = probes.matmul_flops_per_s(dtype, device, share_s)
             bar.update()

@@ -40,21 +40,19 @@ class Figure:
     Attributes:
         best: The best rate of all repeats.
         median: The median rate.
-        repeats: The number of repeats.
         unit: FLOP/s or bytes/s.
         how: How it was measured.
     """
 
     best: float
     median: float
-    repeats: int
     unit: str
     how: str
 
     @classmethod
     def of(cls, rates: Sequence[float], unit: str, how: str) -> "Figure":
         """Combine the rates of several repeats."""
-        return cls(max(rates), statistics.median(rates), len(rates), unit, how)
+        return cls(max(rates), statistics.median(rates), unit, how)
 
     @property
     def spread(self) -> float:

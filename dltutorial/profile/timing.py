@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from dltutorial import machine
 
-_MIN_SAMPLES, _MAX_SAMPLES = 3, 300
+_MIN_SAMPLES = 3
+_SAMPLE_S = 0.003  # long compared with the resolution of the clock, and seldom interrupted by another process
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,6 @@ class Timing:
     def best_s(self) -> float:
         """The shortest time, which the machine reaches when nothing disturbs it."""
         return min(self.samples_s)
-
-    def __str__(self) -> str:
-        shortest, longest = duration(min(self.samples_s)), duration(max(self.samples_s))
-        return f"{duration(self.median_s)} (from {shortest} to {longest}, {len(self.samples_s)} times)"
 
 
 def alternate(
@@ -66,24 +63,22 @@ def alternate(
     return {name: Timing(tuple(samples)) for name, samples in samples_s.items()}
 
 
-def times_s(run: Callable[[], object], device: str, seconds: float, sample_s: float = 0.003) -> list[float]:
+def times_s(run: Callable[[], object], device: str, seconds: float) -> list[float]:
     """Measure one function repeatedly for about ``seconds``, and at least 3 times.
 
     Args:
         run: The function.
         device: Where the work runs.
         seconds: How long to measure.
-        sample_s: The shortest time of a sample. The default is long compared with the resolution of the clock, and
-            short enough that another process on the same core does not interrupt every sample.
 
     Returns:
         Seconds of one call, for each sample.
     """
     end = time.perf_counter() + seconds
     run()
-    n_calls = _calls_per_sample(run, device, sample_s)
+    n_calls = _calls_per_sample(run, device, _SAMPLE_S)
     samples: list[float] = []
-    while len(samples) < _MIN_SAMPLES or (time.perf_counter() < end and len(samples) < _MAX_SAMPLES):
+    while len(samples) < _MIN_SAMPLES or time.perf_counter() < end:
         samples.append(call_s(run, n_calls, device))
     return samples
 

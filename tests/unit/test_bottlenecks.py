@@ -57,7 +57,7 @@ def on_cpu(*operators, load_s=0.0, step_s=None, steps=3, gap=("", 0.0)):
 
 def machine_peaks(bf16=None):
     def figure(value):
-        return None if value is None else Figure(value, value, 3, "", "")
+        return None if value is None else Figure(value, value, "", "")
 
     matmul = {"fp32": figure(1e12), "bf16": figure(bf16)}
     return Peaks("a machine", "cuda", "2026-01-01T00:00:00+00:00", matmul, figure(1e11), {})

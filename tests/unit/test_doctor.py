@@ -68,7 +68,7 @@ def test_seconds_of_earlier_runs_here_replace_the_estimate(chapters):
 
 
 def test_peaks_taken_on_a_busy_machine_say_so(chapters, monkeypatch):
-    idle, busy = probes.Figure(10e9, 9e9, 3, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, 3, "FLOP/s", "in a hurry")
+    idle, busy = probes.Figure(10e9, 9e9, "FLOP/s", "as ever"), probes.Figure(10e9, 5e9, "FLOP/s", "in a hurry")
     for figure, says_so in ((idle, False), (busy, True)):
         known = peaks.Peaks("a machine", "cpu", "2026-01-01", {"fp32": figure, "bf16": None}, figure, {})
         monkeypatch.setattr(peaks, "load", lambda known=known: known)

@@ -11,7 +11,7 @@ from dltutorial.profile.probes import Figure
 from dltutorial.profile.trace_breakdown import StepBreakdown
 
 BATCH = (torch.zeros(4, 2), torch.zeros(4))
-RATE = Figure(1.0, 1.0, 3, "", "")
+RATE = Figure(1.0, 1.0, "", "")
 HERE = Peaks("a machine", "cpu", "", {"fp32": RATE, "bf16": None}, RATE, {})
 NAMELESS = Trace.of([Event("aten::mm", "operator", 0.0, 1e-3, 0)], ("thread 1",))
 

@@ -9,7 +9,7 @@ from dltutorial.profile.probes import Figure
 
 
 def peaks(flop_per_s=1e9, bytes_per_s=1e9):
-    figures = (Figure(value, value, 3, "", "") for value in (flop_per_s, bytes_per_s))
+    figures = (Figure(value, value, "", "") for value in (flop_per_s, bytes_per_s))
     return Peaks("a machine", "cpu", "2026-01-01T00:00:00+00:00", {"fp32": next(figures)}, next(figures), {})
 
 
