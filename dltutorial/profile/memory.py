@@ -38,8 +38,7 @@ class Formats:
     """Bytes of a value.
 
     Attributes:
-        weight: In the model.
-        gradient: In the model.
+        weight: In the model. Gradients have the same format.
         master: In the float32 weights that the optimizer updates if the model's own weights have fewer bits.
         low_copy: In the copies of the matrices that autocast makes for each step.
         product: In the arrays that matmuls and attention save for the backward pass.
@@ -47,7 +46,6 @@ class Formats:
     """
 
     weight: int
-    gradient: int
     master: int
     low_copy: int
     product: int
@@ -56,9 +54,9 @@ class Formats:
 
 FORMATS: Mapping[str, Formats] = MappingProxyType(
     {
-        "fp32": Formats(weight=4, gradient=4, master=0, low_copy=0, product=4, stream=4),
-        "16-bit autocast": Formats(weight=4, gradient=4, master=0, low_copy=2, product=2, stream=4),
-        "16-bit weights": Formats(weight=2, gradient=2, master=4, low_copy=0, product=2, stream=2),
+        "fp32": Formats(weight=4, master=0, low_copy=0, product=4, stream=4),
+        "16-bit autocast": Formats(weight=4, master=0, low_copy=2, product=2, stream=4),
+        "16-bit weights": Formats(weight=2, master=4, low_copy=0, product=2, stream=2),
     }
 )
 OPTIMIZERS: Mapping[str, int] = MappingProxyType({"adamw": 8, "lamb": 8, "sgd": 4, "lars": 4})  # bytes per weight
@@ -170,7 +168,7 @@ def of_step(
         weights=n_weights * n_bytes.weight / weight_shards,
         low_copies=shape.matrix_parameters * n_bytes.low_copy / weight_shards,
         master_weights=n_weights * n_bytes.master / state_shards,
-        gradients=n_weights * n_bytes.gradient / gradient_shards,
+        gradients=n_weights * n_bytes.weight / gradient_shards,
         optimizer=n_weights * OPTIMIZERS[optimizer] / state_shards,
         activations=shape.activation_bytes(batch, n_bytes, checkpointing),
     )
