@@ -12,7 +12,6 @@ Source: w3.org/TR/CSP3 for the policy; Okabe and Ito 2008, jfly.uni-koeln.de/col
 
 import base64
 import hashlib
-import heapq
 import html
 import json
 from collections.abc import Iterable
@@ -28,14 +27,11 @@ from dltutorial.profile.events import Event, Trace
 from dltutorial.profile.timing import duration
 from dltutorial.record.table import Table
 
-MAX_EVENTS = 100_000  # of all traces of a page; the browser stays fast, and the page has a few megabytes
-
 _AXIS_PX, _LANE_PX = 20, 17  # as in timeline.js
 _MAX_CANVAS_PX = 420
 _AROUND_CANVAS_PX = 130  # title, legend and help
 _TABLE_HEAD_PX, _TABLE_ROW_PX = 34, 24
 _MAX_NAME_LENGTH = 300
-_SUMMARY_ROWS = 15
 _WAITING = "waiting for input"
 # Kind of box → its colour, and the colour of the text on it.
 _COLOURS = {
@@ -96,7 +92,7 @@ def _nanoseconds(event: Event) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One trace, or two on the same time axis. If there are too many events, the shortest ones are left out.
+    """One trace, or two on the same time axis.
 
     Attributes:
         trace: The trace on top, "before" in the list of changes.
@@ -122,9 +118,8 @@ class Timeline:
             label=f"{self.title}: timeline of {len(events):,} events, {runs} long. "
             "Plus and minus zoom, arrow keys move, 0 shows all. The tables below say the same.",
             legend={name: colour for name, (colour, _) in _COLOURS.items() if name in kinds},
-            n_left_out=sum(len(trace.events) for _, trace in self._runs) - len(events),
             changes=self.changes,
-            tables=self._tables,
+            tables=[(name, trace_summary.table(trace)) for name, trace in self._runs],
             data=self._data(),
             script=_resource("timeline.js"),
         )
@@ -146,14 +141,12 @@ class Timeline:
 
     @cached_property
     def _lanes(self) -> list[Lane]:
-        """All lanes from top to bottom, with the longest events of each trace."""
+        """All lanes from top to bottom."""
         result: list[Lane] = []
-        max_events = MAX_EVENTS // len(self._runs)
         for name, trace in self._runs:
-            longest = set(heapq.nlargest(max_events, trace.events, key=lambda event: event.duration_s))
             for index, row in enumerate(trace.rows):
                 label = f"{name}: {row}" if name else row
-                events = [event for event in trace.events if event.row == index and event in longest]
+                events = [event for event in trace.events if event.row == index]
                 result += lanes(events, label)
         return result
 
@@ -161,11 +154,6 @@ class Timeline:
     def _canvas_px(self) -> int:
         """Height of the canvas in pixels. It has room for all lanes, or leaves room for the rest of a screen."""
         return min(_MAX_CANVAS_PX, _AXIS_PX + _LANE_PX * len(self._lanes))
-
-    @property
-    def _tables(self) -> list[tuple[str, Table]]:
-        """The name and a summary of each trace."""
-        return [(name, trace_summary.table(trace, top=_SUMMARY_ROWS)) for name, trace in self._runs]
 
     def _data(self) -> str:
         """The data for timeline.js as JSON. Every ``<`` is escaped, so that no name ends the script around it."""
@@ -199,11 +187,7 @@ class Timeline:
         )
 
     def __repr__(self) -> str:
-        parts = [self.title]
-        parts += [f"{name}\n{table}".strip() for name, table in self._tables]
-        if self.changes:
-            parts.append(str(self.changes))
-        return "\n\n".join(parts)
+        return self.title
 
 
 def script_hash() -> str:

@@ -18,6 +18,7 @@ from dltutorial.record.table import Table
 
 _MAX_NAME_LENGTH = 90
 _MAX_CHANGES = 10
+_MAX_RANGES, _MAX_OPERATORS = 30, 15  # in the table
 
 
 class Total(NamedTuple):
@@ -43,16 +44,8 @@ class Overlap(NamedTuple):
         return self.hidden_s / self.communication_s
 
 
-def table(trace: Trace, top: int = 8) -> Table:
-    """Make a table of all numbers.
-
-    Args:
-        trace: The trace.
-        top: The number of operators in the table. The number of ranges is twice as large.
-
-    Returns:
-        The table: the shares, then ranges, then operators. Long names are cut.
-    """
+def table(trace: Trace) -> Table:
+    """Make a table of all numbers: the shares, then ranges, then operators. Long names are cut."""
     step_text = None
     if trace.steps:
         step_text = duration(statistics.median(step.duration_s for step in trace.steps))
@@ -61,8 +54,8 @@ def table(trace: Trace, top: int = 8) -> Table:
         ("device idle", "share", "", _percent(device_idle_share(trace))),
         ("waiting for input", "share", "", _percent(input_wait_share(trace))),
     ]
-    ranges = range_times(trace)[: 2 * top]
-    operators = operator_times(trace)[:top]
+    ranges = range_times(trace)[:_MAX_RANGES]
+    operators = operator_times(trace)[:_MAX_OPERATORS]
     for total in (*ranges, *operators):
         rows.append((short(total.name), total.category, total.calls, duration(total.seconds)))
     return Table.of(("what", "kind", "times", "time"), rows)
@@ -130,7 +123,7 @@ def input_wait_share(trace: Trace) -> float | None:
     return step.wait_s / step.step_s
 
 
-def changes(before: Trace, after: Trace, names: tuple[str, str] = ("before", "after")) -> Table:
+def changes(before: Trace, after: Trace, names: tuple[str, str]) -> Table:
     """List the ten ranges and operators whose time per step changed most from one run to the other.
 
     Args:

@@ -107,11 +107,3 @@ def test_two_traces_name_what_changed_with_its_ratio():
         "tuned: thread 1",
     ]
     assert data["end_ns"] == 10_000_000
-    assert "naive" in str(both)
-
-
-def test_too_many_events_leave_out_the_shortest_and_say_so(monkeypatch):
-    monkeypatch.setattr(timeline, "MAX_EVENTS", 3)
-    page = Timeline(BEFORE).page()
-    assert [event[1] for event in boxes_in(data_in(page))] == ["step", "load", "aten::mm"]
-    assert "the 2 shortest events are left out" in page

@@ -146,7 +146,7 @@ def test_changes_are_per_step_and_name_what_came_and_went():
         ("aten::new", "operator", "0 ns", "3 s", "new"),
         ("aten::old", "operator", "1 s", "0 ns", "gone"),
     )
-    assert trace_summary.changes(before, before).rows == ()
+    assert trace_summary.changes(before, before, ("a", "b")).rows == ()
 
 
 # Taking
