@@ -157,24 +157,8 @@ def test_no_process_outlives_an_interrupted_or_a_killed_script(tmp_path):
 
 CELLS = [
     """
-from dltutorial.launch import RankFailed, RanksHang
-from dltutorial.launch import launch, warm
-warm()
-import torch
 import torch.distributed as dist
-from torch import nn
-x = torch.randn(1500, 1500, requires_grad=True)
-(x @ x).sum().backward(); torch.optim.SGD([x], lr=0.1).step()
-""",
-    """
-def train(n):
-    model = nn.parallel.DistributedDataParallel(nn.Linear(n, n))
-    for step in range(5):
-        model(torch.randn(8, n)).sum().backward()
-    print("trained", flush=True)
-    return dist.get_rank(), x.shape[0]
-for _ in range(2):
-    assert launch(train, 2, 10, timeout_s=200) == [(0, 1500), (1, 1500)]
+from dltutorial.launch import RankFailed, RanksHang, launch
 """,
     """
 def wrong():
@@ -199,7 +183,7 @@ except RanksHang as error:
 
 
 @pytest.mark.ci
-def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
+def test_in_a_notebook_a_failed_rank_and_a_waiting_rank_name_the_lines_of_their_cells(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
     notebook.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(notebook, tmp_path / "in.ipynb")
@@ -209,11 +193,10 @@ def test_a_notebook_that_has_computed_launches_functions_of_its_cells(tmp_path):
     assert result.error == ""
     cells = nbformat.read(out, 4).cells
     text = ["".join(item.get("text", "") for item in cell.outputs if item.get("name") == "stdout") for cell in cells]
-    assert sorted(text[1].splitlines()) == ["[rank 0] trained"] * 2 + ["[rank 1] trained"] * 2
-    assert "rank 1 of 2 failed: NameError: name 'undefined_name' is not defined" in text[2]
-    assert "Cell In[3], line 3, in wrong\n    undefined_name\n" in text[2]
-    assert "rank 1 waits in barrier, called at Cell In[4], line 3, in stuck: dist.barrier()" in text[3]
-    assert "rank 0 had returned" in text[3]
+    assert "rank 1 of 2 failed: NameError: name 'undefined_name' is not defined" in text[1]
+    assert "Cell In[2], line 3, in wrong\n    undefined_name\n" in text[1]
+    assert "rank 1 waits in barrier, called at Cell In[3], line 3, in stuck: dist.barrier()" in text[2]
+    assert "rank 0 had returned" in text[2]
 
 
 @pytest.mark.ci
