@@ -1,11 +1,10 @@
 """Measured peaks: plausible and cached; and the roofline that is made of them."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
-from dltutorial.profile import peaks, timing
+from dltutorial.profile import peaks
 from dltutorial.profile.probes import Figure
 
 
@@ -43,22 +42,6 @@ def test_the_second_call_reads_the_first_ones_file(measured):
     assert peaks.measure() == peaks.load() == measured
     assert list(file.parent.iterdir()) == [file]
     assert file.stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("call_s", [1e-5, 0.005])
-def test_times_are_those_of_one_call(call_s, monkeypatch):
-    now_s, n_calls = 0.0, 0
-
-    def run():
-        nonlocal now_s, n_calls
-        now_s, n_calls = now_s + call_s, n_calls + 1
-
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now_s))
-    samples_s = timing.times_s(run, "cpu", 0.05)
-    assert samples_s == pytest.approx([call_s] * len(samples_s))
-    assert len(samples_s) >= 3
-    assert n_calls == 2 + len(samples_s) * max(1, round(0.003 / call_s))
-    assert now_s == pytest.approx(0.05, abs=0.006)
 
 
 def test_the_roofline_is_the_lower_of_two_roofs():
