@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from dltutorial import node, paths
+from dltutorial import paths
 from dltutorial.data import formats, store, writing
 from dltutorial.data.formats import LAYOUTS, Layout
 
@@ -32,7 +32,6 @@ def convert(source: Path, layout_name: str) -> Path:
     folder = paths.data_dir() / f"{source.name}-train-{layout_name}"
     if folder.exists():
         return folder
-    node.refuse_on_login("converting data")
     layout = LAYOUTS[layout_name]
     with writing.building(folder) as temporary:
         for file in tqdm(store.year_files(source, "train"), desc=layout_name, unit="year", delay=2):

@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from dltutorial import machine, node, paths
+from dltutorial import machine, paths
 from dltutorial.config import Preset
 from dltutorial.data import statistics, store, writing
 from dltutorial.data.flow import Flow, atmosphere
-from dltutorial.errors import RecipeError
+from dltutorial.errors import DataError, RecipeError
 
 INTERVAL = 0.75  # time between snapshots, without dimension; 12 hours
-_IN_A_JOB = "make it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial data weather --preset NAME'"
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,10 @@ def ensure(preset: Preset, out: Path | None = None, seed: int = 0) -> Path:
     """
     plan = Plan.of(preset, seed)
     folder = Path(out or paths.data_dir() / f"weather-{preset.name}-{plan.digest}")
-    if writing.is_built(folder, "digest", plan.digest):
+    if folder.exists():
+        if store.about(folder).get("digest") != plan.digest:
+            raise DataError(f"{folder} exists and does not hold this data set; choose another folder with --out")
         return folder
-    node.refuse_on_login("simulating the weather", _IN_A_JOB)
     from dltutorial.data import simulate
 
     with writing.building(folder) as temporary:

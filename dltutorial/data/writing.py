@@ -16,41 +16,18 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 
-from dltutorial.data import formats, store
+from dltutorial import node
+from dltutorial.data import formats
 from dltutorial.data.formats import Layout
 from dltutorial.errors import DataError
 
 #: ``put(first, x_BCHW)`` writes the snapshots from number ``first`` on.
 Put = Callable[[int, np.ndarray], object]
 CHUNK_1 = formats.LAYOUTS["hdf5-chunk1"]
-
-
-def is_built(folder: Path, key: str, value: Any) -> bool:
-    """Whether ``folder`` holds the data set whose ``dataset.json`` has the entry ``key: value``.
-
-    Args:
-        folder: the final name of a data set.
-        key: an entry of ``dataset.json``, such as "digest".
-        value: what the entry must be.
-
-    Returns:
-        True if the data set is there. False if the folder does not exist or is empty.
-
-    Raises:
-        DataError: The folder holds something else.
-    """
-    if not folder.exists():
-        return False
-    if folder.is_dir() and not any(folder.iterdir()):
-        return False
-    if store.about(folder).get(key) != value:
-        raise DataError(f"{folder} exists and does not hold this data set; choose another folder with --out")
-    return True
 
 
 @contextlib.contextmanager
@@ -61,11 +38,13 @@ def building(folder: Path) -> Iterator[Path]:
     looks at. If another process has built the same data set in the meantime, this copy is discarded.
 
     Args:
-        folder: the final name. It must not exist, or be an empty folder.
+        folder: the final name, which must not exist.
 
     Raises:
+        CourseError: This is a login node.
         DataError: The data set cannot be written, for example because the disk is full.
     """
+    node.refuse_on_login(f"making the data {folder.name}")
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
     try:
         temporary.mkdir(parents=True)
@@ -88,7 +67,7 @@ def _sync_and_rename(temporary: Path, folder: Path) -> None:
     try:
         temporary.rename(folder)
     except OSError:
-        was_built_meanwhile = (folder / "dataset.json").exists()
+        was_built_meanwhile = folder.is_dir()
         if not was_built_meanwhile:
             raise
 

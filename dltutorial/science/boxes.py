@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.science.building import new_folder, write_arrays
+from dltutorial.data import writing
+from dltutorial.science.arrays import hdf5_files, read_arrays, write_arrays
 from dltutorial.science.cosmology import PARAMETERS, SCALE_FACTORS, simulate
-from dltutorial.science.reading import hdf5_files, read_arrays
 
 # The number of boxes to train with, and the number of cells along an edge.
 SIZES = {
@@ -34,7 +34,7 @@ def ensure(preset: Preset) -> Path:
     n_train, side = SIZES[preset.name]
     folder = paths.data_dir() / f"cosmology-{n_train}-{side}"
     if not folder.exists():
-        with new_folder(folder) as temporary:
+        with writing.building(folder) as temporary:
             write_boxes(temporary / "train", n_train, side, seed=0)
             write_boxes(temporary / "valid", n_train // 4, side, seed=10**5)
     return folder

@@ -21,10 +21,9 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.data import formats, weather
+from dltutorial.data import formats, weather, writing
 from dltutorial.errors import DataError
-from dltutorial.science.building import new_folder, write_arrays
-from dltutorial.science.reading import hdf5_files, read_arrays
+from dltutorial.science.arrays import hdf5_files, read_arrays, write_arrays
 
 CLASSES = ("background", "cyclone", "front")
 FOLDERS = {"train": "train", "valid": "validation", "test": "test"}
@@ -40,7 +39,7 @@ def ensure(preset: Preset) -> Path:
     source = weather.ensure(preset)
     folder = paths.data_dir() / source.name.replace("weather", "climate", 1)
     if not folder.exists():
-        with new_folder(folder) as temporary:
+        with writing.building(folder) as temporary:
             label_weather(source, temporary)
     return folder
 

@@ -21,9 +21,8 @@ from torch.utils.data import Dataset
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.data import formats
-from dltutorial.science.building import new_folder
-from dltutorial.science.reading import find_array, read_arrays
+from dltutorial.data import formats, writing
+from dltutorial.science.arrays import find_array, read_arrays
 
 CLASSES = (
     "urban fabric",
@@ -64,7 +63,7 @@ def ensure(preset: Preset) -> Path:
     n_train, size = SIZES[preset.name]
     folder = paths.data_dir() / f"landcover-{n_train}-{size}"
     if not folder.exists():
-        with new_folder(folder) as temporary:
+        with writing.building(folder) as temporary:
             for number, name in enumerate(FILES.values()):
                 n_tiles = n_train if name == "train.h5" else n_train // 4
                 write_tiles(temporary / name, n_tiles, size, number)

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from dltutorial import paths
 from dltutorial.config import Preset
-from dltutorial.data import lenses
-from dltutorial.science.building import new_folder, write_arrays
-from dltutorial.science.reading import read_arrays
+from dltutorial.data import lenses, writing
+from dltutorial.science.arrays import read_arrays, write_arrays
 
 N_VALID = 2000
 # The number of images to train with, and the number of pixels along an edge.
@@ -34,7 +33,7 @@ def ensure(preset: Preset, progress: bool = True) -> Path:
     n_train, size = SIZES[preset.name]
     folder = paths.data_dir() / f"survey-{n_train}-{size}"
     if not folder.exists():
-        with new_folder(folder) as temporary:
+        with writing.building(folder) as temporary:
             images_NHW, labels_N = lenses.simulate(
                 n_train + N_VALID,
                 size,

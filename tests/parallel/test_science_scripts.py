@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dltutorial.course import scripts
-from dltutorial.science.building import write_arrays
+from dltutorial.science.arrays import write_arrays
 
 pytestmark = pytest.mark.ci
 

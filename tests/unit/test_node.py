@@ -38,16 +38,15 @@ def test_a_node_is_a_login_node_only_if_its_site_says_so(is_login, env):
 def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login, tmp_path):
     from dltutorial import train
     from dltutorial.course import runner
-    from dltutorial.data import weather
+    from dltutorial.data import weather, writing
     from dltutorial.launch import launch
-    from dltutorial.science import building
 
     heavy_calls = [
         lambda: train.main(["--preset", "smoke"]),
         lambda: launch(print, 2),
         lambda: weather.ensure(config.preset("smoke"), tmp_path / "data"),
         lambda: runner.run(["00"]),
-        lambda: building.new_folder(tmp_path / "demo").__enter__(),
+        lambda: writing.building(tmp_path / "demo").__enter__(),
     ]
     for call in heavy_calls:
         with pytest.raises(CourseError, match=r"does not run on a login node \(DLTUTORIAL_NODE=login\).*sbatch"):

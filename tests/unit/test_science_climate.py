@@ -5,7 +5,7 @@ import pytest
 
 from dltutorial.errors import DataError
 from dltutorial.science import climate
-from dltutorial.science.building import write_arrays
+from dltutorial.science.arrays import write_arrays
 
 
 @pytest.fixture

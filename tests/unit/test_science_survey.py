@@ -5,7 +5,7 @@ import pytest
 
 from dltutorial.errors import DataError
 from dltutorial.science import survey
-from dltutorial.science.building import write_arrays
+from dltutorial.science.arrays import write_arrays
 
 IMAGES = np.random.default_rng(0).standard_normal((6, 1, 16, 16), np.float32)
 LABELS = np.arange(6) % 2

@@ -1,12 +1,21 @@
-"""Read arrays from HDF5 files, and check their shapes and values when they are read."""
+"""Write arrays to HDF5 files, and read them. Reading checks their shapes and values."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
 from dltutorial.data import formats
 from dltutorial.errors import DataError
+
+
+def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an HDF5 file with these arrays."""
+    with h5py.File(file, "w", locking=False) as out:  # some shared file systems have no locks
+        for name, values in arrays.items():
+            out[name] = values
 
 
 def read_arrays(file: Path, shapes: dict[str, str]) -> list[np.ndarray]:
