@@ -1,6 +1,4 @@
-"""Buckets, the compression hooks, the lag and the averages of the chapters, and overlap in a trace."""
-
-import math
+"""Buckets, averages over ranks, and overlap in a trace."""
 
 import pytest
 import replicas
@@ -16,19 +14,6 @@ from dltutorial.profile.trace_summary import Overlap, overlap
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 
 
-def test_the_error_of_compression_is_that_of_its_dtype():
-    for found in launch(replicas.compressed, 2, written("further/09", "scaled_fp16")["scaled_fp16"], timeout_s=100):
-        assert found["mean"] < 1e-6
-        assert 1e-6 < found["fp16"] < 1e-2
-        assert found["fp16, tiny"] > 0.05
-        assert found["scaled, tiny"] < 1e-3
-        assert not found["scaled too far"] < 1
-        assert 1e-3 < found["power"] < 1.5
-
-
-# Without ranks
-
-
 def test_buckets_are_filled_from_the_last_layer_and_of_one_kind():
     sizes = [3, 100, 2, 2, 5]
     parameters = [nn.Parameter(torch.zeros(n)) for n in sizes]
@@ -36,15 +21,6 @@ def test_buckets_are_filled_from_the_last_layer_and_of_one_kind():
     frozen = nn.Parameter(torch.zeros(7), requires_grad=False)
     buckets = make_buckets([*parameters, frozen], limit_bytes=40)
     assert [[p.numel() for p in bucket] for bucket in buckets] == [[5, 2, 100], [2], [3]]
-
-
-@pytest.mark.parametrize("lag", [0, 2])
-def test_chapter_09_s_descent_with_lag_diverges_just_beyond_the_largest_stable_rate(lag):
-    known = {"A": torch.zeros(1, 1), "hessian": torch.full((1, 1), 4.0).double(), "slope": torch.ones(1).double()}
-    converges = written("further/09", "converges", **known)["converges"]
-    limit = 2 * math.sin(math.pi / (4 * lag + 2)) / 4
-    assert converges(0.97 * limit, lag)
-    assert not converges(1.03 * limit, lag)
 
 
 def test_chapter_14_averages_tensors_of_any_shape_by_one_all_reduce():
