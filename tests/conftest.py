@@ -4,13 +4,11 @@ import importlib.util
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from folders import ARTIFACTS, ROOT, skip_unless_required
 
-BEGAN = time.time()
 # A shell that starts the tests in the background ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # These variables are set here for this process and all that it starts, so no test uses the caches of the user.
@@ -87,13 +85,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, (is_there, reason) in NEEDS.items():
         if item.get_closest_marker(name) and not is_there():
             skip_unless_required(name, reason)
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Say where the screenshots of this session are."""
-    pictures = [file for file in (ARTIFACTS / "browser").glob("*.png") if file.stat().st_mtime >= BEGAN]
-    if pictures:
-        terminalreporter.section(f"screenshots of the browser: {pictures[0].parent}", sep="-")
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,12 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "artifacts" / "browser"
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
 # A folded cell has a placeholder instead of its prompt.
 _PROMPT = ".jp-CodeCell .jp-InputPrompt:not(.jp-Placeholder-prompt)"
 PROMPTS = f"[...document.querySelectorAll('{_PROMPT}')].map(prompt => prompt.textContent)"
 NONE_WAITS = f"{PROMPTS}.every(prompt => !prompt.includes('*'))"
 STDERR = '.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]'  # errors are shown there, too
-PANEL = "document.querySelector('.jp-WindowedPanel-outer')"
-FILLS = f"""((wide, high, width, height) => {{ const panel = {PANEL}.getBoundingClientRect();
-    return wide === width && high === height && panel.right <= wide && panel.bottom > high - 100 }})"""
-WIDE, HIGH = 1300, 900
-TALLEST = 16_000  # what Chromium still draws in one picture
 RUN_S = 400
 
 
@@ -101,21 +95,6 @@ class NotebookPage:
         self.focus(number)
         self.page.keyboard.press("Control+A")
         self.page.keyboard.insert_text(source)
-
-    def keep_picture(self, name):
-        """The whole notebook in one picture, for people to look at."""
-        height = min(TALLEST, self.page.evaluate(f"{PANEL}.scrollHeight") + 100)
-        self.page.set_viewport_size({"width": WIDE, "height": height})
-        self.page.wait_for_function(f"{FILLS}(innerWidth, innerHeight, {WIDE}, {height})")
-        self.page.evaluate(f"{PANEL}.scrollTop = 0")
-        self.drawn()
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=PICTURES / f"{name}.png")
-        self.page.set_viewport_size({"width": WIDE, "height": HIGH})
-
-    def drawn(self):
-        """Wait until the page as it is now has been drawn."""
-        self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def code_cells(path):

@@ -25,7 +25,6 @@ def test_make_lab_opens_the_readme_as_a_page_and_asks_nothing(page, lab):
 
 def test_chapter_00_runs_through_and_a_typed_guess_reaches_the_kernel(open_notebook):
     notebook = open_notebook(CHAPTER).run_all()
-    notebook.keep_picture("chapter_00")
     cells = code_cells(CHAPTER)
     figures_are_there(notebook.page, sum(cell.count("plots.figure(") for cell in cells))
     claims_hold(notebook.page, sum(len(re.findall(r"^claim\(", cell, re.MULTILINE)) for cell in cells))
@@ -143,7 +142,6 @@ def test_an_exercise_is_not_attempted_then_wrong_with_a_hint_then_right(open_not
     assert hint in first.inner_text()
     second.locator("summary").click()
     assert second.get_attribute("open") is not None
-    notebook.keep_picture("exercise_wrong")
 
     notebook.write(answer_cell, right)
     notebook.run(answer_cell)

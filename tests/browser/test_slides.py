@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from folders import ARTIFACTS, ROOT, skip_unless_required
-from notebook_page import PICTURES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 WIDE, HIGH = 1280, 720
@@ -44,9 +43,6 @@ def test_slides_need_no_network_fit_on_the_screen_and_have_notes(deck, browser):
         page.evaluate(f"Reveal.slide({number}, 0, 99)")
         right, bottom = page.evaluate(REACH)
         assert right <= WIDE and bottom <= HIGH, f"slide {number + 1}"
-        if page.locator("section.present img.dlt-figure").count():
-            PICTURES.mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=PICTURES / "slides_09.png")
     assert page.locator("img.dlt-figure").count() >= 2
     assert page.locator("math mfrac").count() > 0
     with page.expect_popup() as speaker:
