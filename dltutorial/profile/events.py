@@ -47,9 +47,7 @@ class Event(NamedTuple):
         """Whether this is the wait for the next batch, in a range named ``load`` or in the range of a DataLoader."""
         if self.category != "range":
             return False
-        return self.name == "load" or (
-            self.name.startswith("enumerate(DataLoader)#") and self.name.endswith("__next__")
-        )
+        return self.name == "load" or self.name.startswith("enumerate(DataLoader)#")
 
 
 @dataclass(frozen=True)

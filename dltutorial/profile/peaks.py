@@ -50,7 +50,7 @@ class Peaks:
     memory: Figure
     disk: Mapping[str, Figure | None]
 
-    def peak_flops_per_s(self, dtype: str = "fp32") -> float:
+    def peak_flops_per_s(self, dtype: str) -> float:
         """The peak of matrix products.
 
         Args:
@@ -64,8 +64,7 @@ class Peaks:
         """
         figure = self.matmul.get(dtype)
         if figure is None:
-            available = ", ".join(name for name, figure in self.matmul.items() if figure) or "none"
-            raise CourseError(f"no {dtype} peak on {self.machine}: not available; choose one of: {available}")
+            raise CourseError(f"the peak of {dtype} is not available on this machine: {self.machine}")
         return figure.best
 
     @property
@@ -73,11 +72,11 @@ class Peaks:
         """The memory bandwidth."""
         return self.memory.best
 
-    def ridge(self, dtype: str = "fp32") -> float:
+    def ridge(self, dtype: str) -> float:
         """The arithmetic intensity, in FLOP/byte, above which compute limits an operation instead of memory."""
         return self.peak_flops_per_s(dtype) / self.memory_bytes_per_s
 
-    def predict_s(self, flop: float, n_bytes: float, dtype: str = "fp32") -> float:
+    def predict_s(self, flop: float, n_bytes: float, dtype: str) -> float:
         """The shortest time of an operation in seconds, by the roofline."""
         return max(flop / self.peak_flops_per_s(dtype), n_bytes / self.memory_bytes_per_s)
 

@@ -33,17 +33,17 @@ _CATEGORIES = {
     "gpu_memcpy": "copy",
     "gpu_memset": "copy",
 }
+_WARM_UP_STEPS = 3  # before the recorded steps; the profiler already runs, but their events are left out
 
 
-def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Trace:
-    """Run ``warmup + steps`` steps, and record the last ones, on the CPU and on CUDA.
+def take(run_step: Callable[[], object], steps: int = 5) -> Trace:
+    """Run three steps as a warm-up, then record steps on the CPU and on CUDA.
 
     Recording takes time. Therefore compare traces with each other, not with a measurement without a profiler.
 
     Args:
         run_step: Runs one step, such as loading a batch and training on it.
         steps: The number of recorded steps.
-        warmup: The number of steps before them. The profiler already runs, but their events are left out.
 
     Returns:
         The trace.
@@ -51,11 +51,11 @@ def take(run_step: Callable[[], object], steps: int = 5, warmup: int = 3) -> Tra
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    schedule = torch.profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1)
+    schedule = torch.profiler.schedule(wait=0, warmup=_WARM_UP_STEPS, active=steps, repeat=1)
     # The profiler of torch 2.13 writes to stderr even without an error. A level that the user has set stays.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
-        for _ in range(warmup + steps):
+        for _ in range(_WARM_UP_STEPS + steps):
             run_step()
             profiler.step()
     with tempfile.TemporaryDirectory(prefix="dltutorial-trace-") as folder:

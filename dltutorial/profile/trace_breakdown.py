@@ -26,7 +26,6 @@ from dltutorial.profile.events import (
     covers,
     intervals,
     length,
-    merged,
     outermost,
     self_seconds,
     without,
@@ -171,7 +170,7 @@ def _host_time(trace: Trace) -> _HostTime:
     has_device = bool(trace.of_category("kernel", "copy"))
     if not has_device:  # with a GPU, the backward pass runs on a thread of its own, so calls of all threads count
         calls = [event for event in calls if event.row == row]
-    loads = clip(merged(intervals(loading)), start_s, end_s)
+    loads = clip(intervals(loading), start_s, end_s)
     in_waits = clip(intervals(event for event in in_row if _waits_for_device(event)), start_s, end_s)
     idle = without([(start_s, end_s)], [*intervals(calls), *loads])
     return _HostTime(

@@ -140,8 +140,7 @@ def changes(before: Trace, after: Trace, names: tuple[str, str]) -> Table:
     for name, category in {**before_s, **after_s}:
         old_s = before_s.get((name, category), 0.0)
         new_s = after_s.get((name, category), 0.0)
-        if old_s != new_s:
-            changed.append((name, category, old_s, new_s))
+        changed.append((name, category, old_s, new_s))
     changed.sort(key=lambda row: (-abs(row[3] - row[2]), row[0]))
     rows = []
     for name, category, old_s, new_s in changed[:_MAX_CHANGES]:

@@ -47,5 +47,5 @@ def test_the_second_call_reads_the_first_ones_file(measured):
 def test_the_roofline_is_the_lower_of_two_roofs():
     here = made_up(flops_per_s=100.0, bytes_per_s=10.0)
     assert here.ridge("fp32") == 10
-    assert here.predict_s(flop=1000, n_bytes=10) == 10
-    assert here.predict_s(flop=10, n_bytes=1000) == 100
+    assert here.predict_s(flop=1000, n_bytes=10, dtype="fp32") == 10
+    assert here.predict_s(flop=10, n_bytes=1000, dtype="fp32") == 100
