@@ -11,8 +11,6 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from dltutorial.errors import RecipeError
-
 LENGTH_M = 1.152e6
 SPEED_M_PER_S = 20.0
 TIME_S = LENGTH_M / SPEED_M_PER_S
@@ -61,15 +59,6 @@ class Flow:
     viscosity: float = 0.0
     viscosity_order: int = 8
     dt: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the grid.
-
-        Raises:
-            RecipeError: A number of grid points is odd, or below 8.
-        """
-        if self.n_lat < 8 or self.n_lon < 8 or self.n_lat % 2 or self.n_lon % 2:
-            raise RecipeError(f"a grid of {self.n_lat} × {self.n_lon} cannot be simulated; take even numbers from 8")
 
     @property
     def step(self) -> float:

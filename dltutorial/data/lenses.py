@@ -25,7 +25,6 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from dltutorial import machine
-from dltutorial.errors import RecipeError
 
 FIELD_ARCSEC = 6.4
 SEEING_ARCSEC = 0.4  # full width at half maximum of the blurred image of a star
@@ -155,12 +154,7 @@ def simulate(
 
     Returns:
         Images (N, H, W), float32, stretched by asinh, and labels (N,), int64, 0 or 1; both on the CPU.
-
-    Raises:
-        RecipeError: There are fewer than 2 images, or fewer than 8 pixels.
     """
-    if n < 2 or size < 8:
-        raise RecipeError(f"{n} images of {size} × {size} cannot be simulated; take at least 2 of 8 × 8")
     device = device or machine.device()
     generator = torch.Generator().manual_seed(seed)
     systems = draw(n, generator)

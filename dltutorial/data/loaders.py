@@ -164,7 +164,6 @@ def endless_batches(
 
     Raises:
         DataError: At the first ``next``, there are fewer samples than one batch needs. At any ``next``, a worker died.
-        RecipeError: At the first ``next``, there is no such rank, or the batch has fewer samples than there are ranks.
     """
     order = sampling.endless(
         len(pairs),

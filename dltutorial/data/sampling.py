@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 
 
 def endless(
@@ -52,15 +52,11 @@ def endless(
 
     Raises:
         DataError: There are fewer samples than one batch needs.
-        RecipeError: There is no such rank, or the batch has fewer samples than there are ranks.
     """
-    if not 0 <= rank < world_size:
-        raise RecipeError(f"rank {rank} of {world_size} does not exist; ranks count from 0")
-    if batch_size < world_size:
-        raise RecipeError(f"a batch of {batch_size} cannot be shared by {world_size} ranks; raise the batch size")
     if n_samples < batch_size:
-        needed = f"a batch of {batch_size} needs more than the {n_samples} samples there are"
-        raise DataError(f"{needed}; lower global_batch_size")
+        raise DataError(
+            f"a batch of {batch_size} needs more than the {n_samples} samples there are; lower global_batch_size"
+        )
     batches = _batches(n_samples, batch_size, seed, width, skip)
     return ((indices[rank::world_size], shifts[rank::world_size]) for indices, shifts in batches)
 

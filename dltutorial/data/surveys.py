@@ -8,7 +8,6 @@ Legend: N images, H rows, W columns, F features of one image.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from torch.nn import functional
 from dltutorial import node, paths
 from dltutorial.data import formats
 from dltutorial.data import lenses as simulated
-from dltutorial.errors import RecipeError
 
 _LAYOUT = 1  # of the files; raise it when the simulation or the features change
 
@@ -28,13 +26,11 @@ class Survey:
     """A classification data set, on the CPU.
 
     Attributes:
-        name: for titles.
         n_classes: labels are 0 … n_classes - 1.
         x_train, x_valid, x_test: features (N, F), float32.
         y_train, y_valid, y_test: labels (N,), int64.
     """
 
-    name: str
     n_classes: int
     x_train: Tensor
     y_train: Tensor
@@ -64,23 +60,21 @@ def lenses(seed: int = 0, train: int = 20_000, valid: int = 2_000, test: int = 2
         progress: show a progress bar.
 
     Raises:
-        RecipeError: A part has no images.
         CourseError: The file cannot be written; or the images must be simulated, and this is a login node.
         DataError: The file cannot be read.
     """
-    counts = (train, valid, test)
-    if min(counts) < 1:
-        raise RecipeError(f"a survey of {train}, {valid} and {test} images cannot be split; each part needs at least 1")
-    file = cache_file(seed, counts)
+    n = train + valid + test
+    file = paths.data_dir() / "surveys" / f"lenses-v{_LAYOUT}-seed{seed}-{n}.npz"
     if not file.exists():
         node.refuse_on_login("simulating lenses")
-        images_NHW, y_N = simulated.simulate(sum(counts), seed=seed, progress=progress)
+        images_NHW, y_N = simulated.simulate(n, seed=seed, progress=progress)
+        x_NF = functional.avg_pool2d(images_NHW[:, None], 2).flatten(1)
         with paths.atomic(file) as temporary, open(temporary, "wb") as opened:
-            np.savez(opened, features=pooled(images_NHW).numpy(), labels=y_N.numpy())
+            np.savez(opened, features=x_NF.numpy(), labels=y_N.numpy())
     with formats.readable(file), np.load(file, allow_pickle=False) as arrays:
         x_NF = torch.from_numpy(arrays["features"])
         y_N = torch.from_numpy(arrays["labels"]).long()
-    return _split("simulated lenses", x_NF, y_N, counts)
+    return _split(x_NF, y_N, (train, valid, test))
 
 
 def digits(seed: int = 0) -> Survey:
@@ -97,27 +91,16 @@ def digits(seed: int = 0) -> Survey:
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     x_NF = torch.from_numpy(images.data).float()[order]
     y_N = torch.from_numpy(images.target).long()[order]
-    return _split("handwritten digits", x_NF, y_N, (n - 800, 400, 400))
+    return _split(x_NF, y_N, (n - 800, 400, 400))
 
 
-def cache_file(seed: int, counts: tuple[int, int, int]) -> Path:
-    """The file of the lenses of a seed. The simulation depends on the sum of the parts."""
-    return paths.data_dir() / "surveys" / f"lenses-v{_LAYOUT}-seed{seed}-{sum(counts)}.npz"
-
-
-def pooled(images_NHW: Tensor) -> Tensor:
-    """Features (N, H W / 4): means over squares of 2 × 2 pixels."""
-    return functional.avg_pool2d(images_NHW[:, None], 2).flatten(1)
-
-
-def _split(name: str, x_NF: Tensor, y_N: Tensor, counts: tuple[int, int, int]) -> Survey:
+def _split(x_NF: Tensor, y_N: Tensor, counts: tuple[int, int, int]) -> Survey:
     """Divide the images, in their order, into three parts. All are scaled by mean and deviation of the first part."""
     x_train, x_valid, x_test = x_NF.split(counts)
     y_train, y_valid, y_test = y_N.split(counts)
     mean = x_train.mean()
     std = x_train.std()
     return Survey(
-        name=name,
         n_classes=int(y_N.max()) + 1,
         x_train=(x_train - mean) / std,
         y_train=y_train,

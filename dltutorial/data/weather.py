@@ -15,7 +15,7 @@ from dltutorial import machine, paths
 from dltutorial.config import Preset
 from dltutorial.data import statistics, store, writing
 from dltutorial.data.flow import Flow, atmosphere
-from dltutorial.errors import DataError, RecipeError
+from dltutorial.errors import DataError
 
 INTERVAL = 0.75  # time between snapshots, without dimension; 12 hours
 
@@ -44,13 +44,7 @@ class Plan:
 
     @classmethod
     def of(cls, preset: Preset, seed: int = 0) -> "Plan":
-        """The plan of a preset. The time step is the longest stable one that divides the time between snapshots.
-
-        Raises:
-            RecipeError: The seed is negative.
-        """
-        if seed < 0:
-            raise RecipeError(f"seed {seed} is negative; take 0 or more")
+        """The plan of a preset. The time step is the longest stable one that divides the time between snapshots."""
         flow = atmosphere(preset.n_lat, preset.n_lon, preset.n_layers)
         steps_per_snapshot = math.ceil(INTERVAL / flow.step)
         flow = dataclasses.replace(flow, dt=INTERVAL / steps_per_snapshot)
@@ -90,7 +84,6 @@ def ensure(preset: Preset, out: Path | None = None, seed: int = 0) -> Path:
 
     Raises:
         DataError: The folder holds something else or cannot be written, or a simulation fails.
-        RecipeError: The seed is negative.
         CourseError: This is a login node.
     """
     plan = Plan.of(preset, seed)

@@ -13,7 +13,7 @@ def survey(n=200, n_valid=100, n_features=10, n_classes=3, apart=2.0, seed=0) ->
     y = torch.randint(n_classes, (n + 2 * n_valid,), generator=generator)
     x = centres[y] + torch.randn(len(y), n_features, generator=generator)
     parts = [value.split([n, n_valid, n_valid]) for value in (x, y)]
-    return Survey("clouds", n_classes, *(part for pair in zip(*parts, strict=True) for part in pair))
+    return Survey(n_classes, *(part for pair in zip(*parts, strict=True) for part in pair))
 
 
 def batches(seed, n_images, batch_size, steps):

@@ -3,6 +3,7 @@ import itertools
 import pytest
 
 from dltutorial.data import sampling
+from dltutorial.errors import DataError
 
 
 def epoch(n, batch_size, world_size, number=0):
@@ -55,3 +56,8 @@ def test_endless_goes_on_with_a_new_epoch():
 def test_a_resumed_run_goes_on_where_it_was(skip):
     whole = list(itertools.islice(sampling.endless(10, 4, seed=1, width=8), 12))
     assert list(itertools.islice(sampling.endless(10, 4, seed=1, width=8, skip=skip), 12 - skip)) == whole[skip:]
+
+
+def test_too_large_a_batch_is_one_line():
+    with pytest.raises(DataError, match=r"^a batch of 11 needs more than the 10 samples there are; lower .*$"):
+        sampling.endless(10, 11)

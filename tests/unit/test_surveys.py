@@ -19,21 +19,11 @@ def test_parts_have_their_sizes_and_the_first_has_mean_0_and_deviation_1():
     assert survey.x_train.mean().abs() < 1e-5 and survey.x_train.std() == pytest.approx(1, abs=1e-5)
 
 
-def test_features_are_means_over_squares():
-    image = torch.arange(64.0).view(1, 8, 8)
-    assert surveys.pooled(image)[0, :2].tolist() == [(0 + 1 + 8 + 9) / 4, (2 + 3 + 10 + 11) / 4]
-
-
 def test_a_survey_is_simulated_once_and_then_read(monkeypatch):
     first = surveys.lenses(**SIZES, progress=False)
     monkeypatch.setattr(surveys.simulated, "simulate", lambda *a, **k: pytest.fail("simulated again"))
     again = surveys.lenses(**SIZES, progress=False)
     assert torch.equal(first.x_valid, again.x_valid) and torch.equal(first.y_train, again.y_train)
-
-
-def test_other_sizes_or_seeds_are_other_files():
-    names = {surveys.cache_file(seed, counts) for seed, counts in [(0, (4, 2, 2)), (1, (4, 2, 2)), (0, (5, 2, 2))]}
-    assert len(names) == 3
 
 
 def test_digits_are_real_and_split_by_the_seed():
