@@ -1,6 +1,6 @@
 """Read a built site: its links and anchors lead somewhere, its pictures have descriptions, no page asks another host.
 
-The input is a folder of HTML pages. The output is one line for each problem. Addresses of other hosts are not asked for.
+The input is a folder of HTML pages. The output is one line for each problem. The reader asks no other host.
 """
 
 from html.parser import HTMLParser
