@@ -73,8 +73,6 @@ class Throughput:
         It is 1 if loader and step never want the same core at the same time. It is larger if they compete.
         """
         alone_core_s = self.io.cores * self.io.batch_s + self.synthetic.cores * self.synthetic.batch_s
-        if alone_core_s == 0:
-            return 1.0
         return self.full.cores * self.full.batch_s / alone_core_s
 
     @property
