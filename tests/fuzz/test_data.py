@@ -70,14 +70,3 @@ def test_any_statistics(place, name, shape, dtype, value):
     with np.errstate(all="ignore"):
         np.save(folder / "stats" / f"{name}.npy", np.full(shape, value).astype(dtype))
     shape_or_line(folder)
-
-
-@given(st.sets(st.sampled_from(["train", "valid", "stats/global_means.npy", "stats/global_stds.npy"]), min_size=1))
-def test_missing_parts_are_refused(place, missing):
-    folder = write(place / "data", GOOD_SHAPES)
-    for name in missing:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        else:
-            (folder / name).unlink()
-    assert shape_or_line(folder) is None

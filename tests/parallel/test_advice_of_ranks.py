@@ -57,10 +57,6 @@ def forgotten_parameters():
         model(torch.ones(2, 3)).sum().backward()
 
 
-def no_memory():
-    torch.empty(10**15)
-
-
 @pytest.fixture(autouse=True)
 def _send_whole(request):
     """Functions of this file go to the ranks by value."""
@@ -78,7 +74,6 @@ def _send_whole(request):
         (killed, "rank-killed"),
         (too_late, "collective-timeout"),
         (forgotten_parameters, "unused-parameters"),
-        (no_memory, "memory"),
     ],
 )
 def test_a_rank_that_fails_leads_to_its_advice(function, name):

@@ -102,11 +102,6 @@ def test_the_expected_gain_is_what_the_simulated_run_gains_by_it():
     assert bottleneck(trace=slow.trace()).gain == pytest.approx(seconds[0] / seconds[1], rel=0.1)
 
 
-def test_a_slow_loader_that_hides_behind_the_device_is_not_blamed():
-    trace = SimulatedRun(load_s=5 * MS, prefetch=2, products=1.0).trace()
-    assert bottleneck(trace=trace).name == bottlenecks.COMPUTE
-
-
 # Without a device
 
 

@@ -51,12 +51,7 @@ PROBLEMS = {
         lambda folder: change_year(folder, with_value((2, 0, 0, 0), np.inf), "valid/2016.h5"),
         "2016.h5, snapshot 2, channel 0, holds NaN or infinity",
     ),
-    "another grid": (
-        lambda folder: change_year(folder, lambda fields: np.tile(fields, (1, 1, 2, 1)), "valid/2016.h5"),
-        "2016.h5 has samples (3, 32, 24), but ",
-    ),
     "integers": (lambda folder: change_year(folder, lambda fields: fields.astype(int)), "1980.h5 holds int64"),
-    "no valid": (lambda folder: shutil.rmtree(folder / "valid"), "has no folder valid"),
     "one value": (one_value, "channel 1 has one value in all training years; leave it out"),
     "means of other data": (scaled_statistics("global_means", deviations=-20), "global_means.npy does not fit"),
     "deviations of other data": (scaled_statistics("global_stds", 2.5), "global_stds.npy does not fit"),

@@ -46,30 +46,6 @@ def test_a_job_script_names_no_account_partition_or_path(script):
         assert "/" not in directive
 
 
-def settings(site):
-    """Variable → its value, and the comment that stands above it, without addresses."""
-    comment, found, is_new = [], {}, True  # is_new: the next comment is about what follows it
-    for line in (FOLDER / "sites" / f"{site}.sh").read_text().splitlines():
-        if match := re.match(r"\s*# ?(.*)", line):
-            comment = [match[1]] if is_new else [*comment, match[1]]
-            is_new = False
-        elif match := re.match(r"\s*export (.*)", line):
-            reason = " ".join(line for line in comment if not line.startswith(("https://", " ")))
-            values = re.findall(r'([A-Z][A-Z0-9_]*)=("[^"]*"|[^\s#]*)', match[1])
-            found |= {name: (value, reason) for name, value in values}
-            is_new = True
-        elif not line.strip():
-            is_new = True
-    return found
-
-
-@pytest.mark.parametrize("site", [site.stem for site in SITES])
-def test_every_setting_of_a_site_has_a_reason(site):
-    found = settings(site)
-    assert found
-    assert not [variable for variable, (_, reason) in found.items() if len(reason) < 15]
-
-
 @pytest.mark.parametrize("site", [site.stem for site in SITES])
 def test_a_site_cites_its_documentation(site):
     text = (FOLDER / "sites" / f"{site}.sh").read_text()
