@@ -207,7 +207,7 @@ def first_line(error: BaseException) -> str:
     return lines[0][:120]
 
 
-def read_amplification(year: Year, count: int = 1) -> float:
+def read_amplification(year: Year, count: int) -> float:
     """Return how many bytes are read for each byte that is needed, to read ``count`` snapshots in a row.
 
     A chunk is always read and decompressed completely, even if one snapshot of it is needed.

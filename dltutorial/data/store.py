@@ -59,7 +59,7 @@ class Split:
         return formats.open_year(self.files[number], self.shape[1:])
 
 
-def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None = None) -> Split:
+def open_split(folder: Path | str, split: str = "train", crop: tuple[int, int] | None = None) -> Split:
     """Open one part of a data set. This reads headers and statistics, but no values.
 
     Args:
@@ -71,6 +71,7 @@ def open_split(folder: Path, split: str = "train", crop: tuple[int, int] | None 
         DataError: The folder or a file is missing or not readable, the years differ in shape, or the statistics are
             missing or do not fit.
     """
+    folder = Path(folder)  # a path of a learner's own data may be a string
     shapes = year_shapes(folder, split)
     _, C, H, W = next(iter(shapes.values()))
     rows, columns = crop or (H, W)

@@ -87,7 +87,7 @@ def ensure(preset: Preset, out: Path | None = None, seed: int = 0) -> Path:
         CourseError: This is a login node.
     """
     plan = Plan.of(preset, seed)
-    folder = Path(out or paths.data_dir() / f"weather-{preset.name}-{plan.digest}")
+    folder = out or paths.data_dir() / f"weather-{preset.name}-{plan.digest}"
     if folder.exists():
         if store.about(folder).get("digest") != plan.digest:
             raise DataError(f"{folder} exists and does not hold this data set; choose another folder with --out")

@@ -47,13 +47,8 @@ def write_boxes(folder: Path, n: int, side: int, seed: int) -> None:
     for first in range(0, n, at_once):
         x_BCDHW, unit_BP = simulate(min(at_once, n - first), side, seed + first)
         for number, (x_CDHW, unit_P) in enumerate(zip(x_BCDHW, unit_BP, strict=True), first):
-            write(folder / f"box_{number:06}.h5", x_CDHW, unit_P)
-
-
-def write(file: Path, x_CDHW: Tensor, unit_P: Tensor) -> None:
-    """Write one box in CosmoFlow's layout."""
-    counts_DHWC = x_CDHW.movedim(0, 3).numpy().astype(np.int16)
-    write_arrays(file, {"full": counts_DHWC, "unitPar": unit_P})
+            counts_DHWC = x_CDHW.movedim(0, 3).numpy().astype(np.int16)
+            write_arrays(folder / f"box_{number:06}.h5", {"full": counts_DHWC, "unitPar": unit_P})
 
 
 class Boxes(Dataset):
@@ -61,7 +56,6 @@ class Boxes(Dataset):
 
     Attributes:
         files: The file of each box.
-        side: The number of cells along an edge.
     """
 
     def __init__(self, folder: Path | str, split: str) -> None:
@@ -72,8 +66,8 @@ class Boxes(Dataset):
         """
         self.files = hdf5_files(Path(folder) / split)
         self.shape = f"S S S {len(SCALE_FACTORS)}"
-        self.side = self[0][0].shape[1]
-        self.shape = f"{self.side} {self.side} {self.side} {len(SCALE_FACTORS)}"
+        side = self[0][0].shape[1]
+        self.shape = f"{side} {side} {side} {len(SCALE_FACTORS)}"
 
     def __len__(self) -> int:
         """Return the number of boxes."""

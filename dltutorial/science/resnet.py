@@ -51,8 +51,8 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        channels: int = 3,
-        classes: int = 1000,
+        channels: int,
+        classes: int,
         depths: tuple[int, ...] = (3, 4, 6, 3),
         width: int = 64,
         quarter: bool = True,

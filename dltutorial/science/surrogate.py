@@ -19,8 +19,6 @@ from torch import Tensor
 # Of the diffusion of bacteria D and nutrient N, the growth r and the death rate m.
 SMALLEST = (2e-3, 1e-3, 20.0, 1.0)
 LARGEST = (2e-2, 2e-2, 60.0, 8.0)
-N_POINTS = 64
-N_STEPS = 200
 
 
 def constants(settings_BP: Tensor) -> Tensor:
@@ -30,7 +28,7 @@ def constants(settings_BP: Tensor) -> Tensor:
     return (low_P + settings_BP * (high_P - low_P)).exp()
 
 
-def simulate(settings_BP: Tensor, n_points: int = N_POINTS, n_steps: int = N_STEPS) -> Tensor:
+def simulate(settings_BP: Tensor, n_points: int = 64, n_steps: int = 200) -> Tensor:
     """Simulate runs side by side, and return u at time 1, (B, X). The simulation is differentiable.
 
     Strang splitting: half a step of diffusion, which is exact in cosines, a step of the reaction by Heun's method, and

@@ -35,6 +35,6 @@ def test_tiles_are_read_one_or_many_at_a_time(folder):
 
 def test_resnet_50_has_the_published_weights_and_takes_twelve_bands():
     with torch.device("meta"):
-        assert sum(p.numel() for p in ResNet().parameters()) == 25_557_032
+        assert sum(p.numel() for p in ResNet(3, 1000).parameters()) == 25_557_032
         assert ResNet(12, 19)(torch.zeros(2, 12, 120, 120)).shape == (2, 19)
         assert ResNet(12, 19, (1, 1, 1), 12, quarter=False)(torch.zeros(2, 12, 24, 24)).shape == (2, 19)
