@@ -40,15 +40,6 @@ def test_virtual_stages_shorten_the_bubble(p, m, v):
     assert [schedules.in_flight(acts) for acts in schedule] == held
 
 
-@pytest.mark.parametrize("name", pipelines.SCHEDULES)
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4)])
-def test_every_micro_batch_passes_once_through_every_stage(name, p, m):
-    make, v = pipelines.SCHEDULES[name]
-    acts = [act for rank, acts in enumerate(make(p, m)) for act in acts if act.stage % p == rank]
-    kinds = "FBW" if name == "zero bubble" else "FB"
-    assert sorted(acts) == sorted(Act(kind, i, s) for kind in kinds for i in range(m) for s in range(p * v))
-
-
 def test_a_deadlock_is_found_before_ranks_run_the_schedule():
     without_warm_up = [Act(kind, i, 0) for i in range(4) for kind in "FB"]
     with pytest.raises(CourseError, match="rank 0 at B0; rank 1 at F1"):

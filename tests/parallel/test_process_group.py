@@ -47,10 +47,6 @@ def port(monkeypatch):
     return free
 
 
-def test_torchrun_sets_the_address():
-    assert process_group.address(rank(), TORCHRUN) == TORCHRUN
-
-
 def test_under_srun_it_is_the_first_node_and_a_port_of_the_step(tmp_path, monkeypatch):
     tool = tmp_path / "scontrol"
     tool.write_text("#!/bin/sh\n[ $2 = node ] && echo NodeName=$3 NodeAddr=127.0.0.7 Port=1 || printf 'n3\\nn4\\n'\n")

@@ -2,8 +2,6 @@ import pytest
 
 from dltutorial.scaling.collective_cost import Counts, Prices, counts
 
-SMALL, LARGE = Prices(1e-4, 2e-10, 1e-10, 1), Prices(1e-4, 5e-10, 3e-10, 1)
-
 
 def test_the_textbook_formulas():
     n, p = 800.0, 8

@@ -13,12 +13,9 @@ uses_tensor_cores, products, tensor_core_share = (
 # Names as profilers showed them on Volta, Turing, Ampere and Hopper.
 ON_TENSOR_CORES = [
     "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",
-    "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_exp_small_nhwc_tn_v1",
     "turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_tn",
     "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn",
-    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn",
     "cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x128_32x4_tn_align8",
-    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4>(cutlass_80_tensorop::Params)",
     "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize96x128x32_stage4_warpsize2x2x1_tensor16x8x16_kernel",
     "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",
     "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT",

@@ -132,16 +132,6 @@ def test_workers_survive_the_signals_that_stop_a_run():
     assert torch.cat(read_with_workers(Interrupted(), [[0, 1], [2, 3]])).tolist() == [0, 1, 2, 3]
 
 
-class Failing(Dataset):
-    def __getitem__(self, index):
-        raise RuntimeError("shapes do not match")
-
-
-def test_another_error_of_a_worker_has_its_own_class_and_message():
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        read_with_workers(Failing(), [[0]])
-
-
 def test_a_program_that_leaves_a_loader_open_ends_with_its_workers(tiny_data):
     program = (
         "import sys; from pathlib import Path; from dltutorial.data import loaders, store\n"

@@ -62,16 +62,6 @@ def test_steps_that_scatter_widen_the_interval_until_it_holds_them():
     assert np.divide(*noisy.step_s(8)[::2]) < np.divide(*exact.step_s(8)[::2])
 
 
-def test_published_series_name_what_they_are():
-    published = series()
-    assert len(published) == 22
-    for (name, _), steps in published.items():
-        assert len(steps) >= 4, name
-        assert steps[0].ranks == 1, name
-        assert steps == sorted(steps), name
-    assert {row["source"] for row in plots.reference("scaling_series")} == {"tensorflow docs", "Bugliarello", "CSC"}
-
-
 def test_held_out_sizes_are_predicted_better_than_by_the_last_efficiency_on_average():
     """And no better in the typical series: chapter 11 says both."""
     errors = []

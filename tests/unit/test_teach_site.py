@@ -6,7 +6,6 @@ import pytest
 
 from dltutorial.course import site
 from dltutorial.course.execute import quick_imports
-from dltutorial.profile import timeline
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -142,9 +141,3 @@ def test_mathematics_becomes_mathml_and_money_and_code_do_not():
 
 def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
     assert site.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
-
-
-def test_a_chapter_page_lets_the_timeline_draw_and_nothing_else(run):
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', (run / "03_feed.html").read_text())
-    assert policy.split("script-src ")[1] == timeline.script_hash()
-    assert "script-src" not in (run / "index.html").read_text()
