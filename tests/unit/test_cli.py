@@ -114,10 +114,3 @@ def test_what_cannot_be_is_refused_in_one_line(argv, words, refused, course, tmp
 def test_an_unknown_preset_in_the_environment_is_named(command, refused, course, monkeypatch):
     monkeypatch.setenv("DLTUTORIAL_PRESET", "nonsense")
     assert "DLTUTORIAL_PRESET 'nonsense'" in refused(*command.split())
-
-
-def test_folders_that_cannot_be_written(refused, tmp_path, monkeypatch, course):
-    (file := tmp_path / "file").touch()  # the superuser may write anywhere but inside a file
-    monkeypatch.setenv("DLTUTORIAL_RUNS", str(file / "runs"))
-    assert "cannot write" in refused("run", "07")
-    assert str(file) in refused("data", "weather", "--preset", "smoke", "--out", file / "data")
