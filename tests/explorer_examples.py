@@ -20,7 +20,7 @@ def examples() -> dict[str, Explorer]:
     points = {batch: [float(curves.steps(batch, 60, 280))] for batch in (16, 64, 256, 1024)}
     gradients = 2.0 ** np.random.default_rng(0).normal(-30, 4, 1000)
     return {
-        "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, 1 / 20e9, lanes=32), ranks=32),
+        "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, lanes=32), ranks=32),
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
         "memory": explorers.memory(PRESETS["gpu"]),
         "numbers": explorers.numbers(gradients),

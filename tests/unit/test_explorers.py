@@ -92,7 +92,7 @@ def test_the_roofline_binds_one_sample_by_memory_and_a_batch_by_arithmetic():
 
 
 def test_allreduce_names_the_fastest_algorithm_for_each_size():
-    explorer = explorers.allreduce(Prices(1e-5, 1e-9, 0.0, lanes=16), ranks=16)
+    explorer = explorers.allreduce(Prices(1e-5, 1e-9, lanes=16), ranks=16)
     text = explorer.picture(n_bytes=2**20, node=16).text
     # Doubling sends 4 rounds of n bytes, the ring 30 rounds of n / 16, the server 2 rounds of 15 n.
     assert "1 MiB on 16 ranks: ring " in text

@@ -37,7 +37,7 @@ def allreduce(prices: Prices, ranks: int = 4) -> Explorer:
 
     def draw(ax: Any, n_bytes: float, ranks: int, latency: float, bandwidth: float, links: bool, node: int) -> str:
         lanes = ranks if links else 1
-        moved = Prices(1e-6 * latency, 1e-9 / bandwidth, prices.reduced_byte_s, lanes)
+        moved = Prices(1e-6 * latency, 1e-9 / bandwidth, lanes)
         seconds_AN = costs(moved, ranks, node, _BYTES_N)
         for name, seconds_N, style in zip(ALL_REDUCES, seconds_AN, _STYLES, strict=True):
             ax.loglog(_BYTES_N, seconds_N, ls=style, label=name)
