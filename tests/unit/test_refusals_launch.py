@@ -8,14 +8,7 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import launch, local, pocket, process_group
 from dltutorial.ranks import RankInfo
 
-TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 LOCK = threading.Lock()
-HERE, OF_SLURM = RankInfo(0, 0, 2, 2, "torchrun"), RankInfo(0, 0, 4, 2, "slurm")
-
-
-def address(env, info=HERE):
-    return lambda: process_group.address(info, env)
-
 
 # What it is, the call, words of its line.
 ROWS = [
@@ -28,10 +21,12 @@ ROWS = [
         "no backend 'gloo2'; choose one of auto",
     ),
     ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
-    ("nowhere to meet", address({}), "do not say where the ranks meet"),
-    ("no port", address({"MASTER_ADDR": "localhost"}), "do not say where the ranks meet"),
+    (
+        "nowhere to meet",
+        lambda: process_group.rendezvous(RankInfo(0, 0, 2, 2, "torchrun")),
+        "do not say where the 2 ranks meet",
+    ),
     ("65 nodes", lambda: pocket.up(65), "a pocket cluster has 1 to 64 nodes"),
-    ("no job step", address({}, OF_SLURM), "Slurm does not say where the ranks meet .*SLURM_STEP_NODELIST"),
 ]
 
 
