@@ -26,5 +26,5 @@ def examples() -> dict[str, Explorer]:
         "numbers": explorers.numbers(gradients),
         "pipeline": explorers.pipeline(0.05, 0.03),
         "roofline": explorers.roofline(machine),
-        "scaling": explorers.scaling(workloads.even("assumed", 25e6).at(2.0), clusters.load("Summit")),
+        "scaling": explorers.scaling(workloads.even(25e6).at(2.0), clusters.load("Summit")),
     }

@@ -11,7 +11,7 @@ There are three algorithms:
 - *hierarchical*: a reduce-scatter inside the node, a ring between the nodes, and an all-gather inside the node follow
   each other.
 
-``best`` takes the fastest of the three. The latencies and formulas are those with which NCCL chooses its algorithm:
+The fastest of the three counts. The latencies and formulas are those with which NCCL chooses its algorithm:
 https://github.com/NVIDIA/nccl, src/graph/tuning.cc, commit 01afd20, protocol "Simple".
 """
 
@@ -47,30 +47,23 @@ class Cluster:
     """A cluster with two kinds of links.
 
     Attributes:
-        name: for tables.
         gpus_per_node: number of GPUs that share the links of one node.
         intra_bytes_per_s: into and out of one GPU, inside the node, in each direction.
         inter_bytes_per_s: into and out of one node, in each direction, for all its GPUs together.
         latency: of the hops.
-        source: of the figures.
     """
 
-    name: str
     gpus_per_node: int
     intra_bytes_per_s: float
     inter_bytes_per_s: float
     latency: Latency = Latency()
-    source: str = ""
 
-    def all_reduce_s(
-        self, ranks_P: float | np.ndarray, n_bytes: float | np.ndarray, algorithm: str = "best"
-    ) -> np.ndarray:
-        """Seconds of one all-reduce; 0 for one rank.
+    def all_reduce_s(self, ranks_P: float | np.ndarray, n_bytes: float | np.ndarray) -> np.ndarray:
+        """Seconds of one all-reduce by the fastest algorithm; 0 for one rank.
 
         Args:
             ranks_P: number of GPUs that take part. They fill one node after the other.
             n_bytes: size of the array on every rank; it broadcasts against ``ranks_P``.
-            algorithm: ring, tree, hierarchical, or best, which is the fastest of the three.
         """
         ranks = np.asarray(ranks_P, dtype=float)
         hop = self.latency
@@ -93,9 +86,8 @@ class Cluster:
         between_hop_s = hop.inter_ring_s + n_bytes / nodes / self.inter_bytes_per_s
         hierarchical_s = 2 * (ranks_on_node - 1) * inside_hop_s + 2 * (nodes - 1) * between_hop_s
 
-        seconds = {"ring": ring_s, "tree": tree_s, "hierarchical": hierarchical_s}
-        seconds["best"] = np.minimum.reduce(list(seconds.values()))
-        return np.where(ranks > 1, seconds[algorithm] + hop.start_s, 0.0)
+        fastest_s = np.minimum.reduce([ring_s, tree_s, hierarchical_s])
+        return np.where(ranks > 1, fastest_s + hop.start_s, 0.0)
 
 
 def load(name: str) -> Cluster:
@@ -109,9 +101,7 @@ def load(name: str) -> Cluster:
         raise CourseError(f"no cluster {name!r}; choose one of: {', '.join(rows)}")
     row = rows[name]
     return Cluster(
-        name=name,
         gpus_per_node=int(row["gpus_per_node"]),
         intra_bytes_per_s=1e9 * float(row["intra_gbyte_per_s"] or "inf"),
         inter_bytes_per_s=1e9 * float(row["inter_gbyte_per_s"]),
-        source=row["source"],
     )

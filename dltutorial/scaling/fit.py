@@ -169,15 +169,14 @@ def read(file: Path | str) -> list[TimedStep]:
     return steps
 
 
-def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most_ranks: int | None = None) -> Table:
-    """The measured steps, and predictions for twice as many ranks, four times as many, and so on.
+def table(steps: Sequence[TimedStep], ranks_per_node: int = 1) -> Table:
+    """The measured steps, and predictions for twice and four times as many ranks.
 
     Predicted steps have as many samples on each rank as the step on the most measured ranks.
 
     Args:
         steps: as for ``fit``.
         ranks_per_node: as for ``fit``.
-        most_ranks: the largest number of ranks to predict. By default this is 4 times the largest measured number.
 
     Raises:
         CourseError: As for ``fit``.
@@ -185,12 +184,8 @@ def table(steps: Sequence[TimedStep], ranks_per_node: int = 1, most_ranks: int |
     fitted = fit(steps, ranks_per_node)
     largest = max(steps)
     rows = [_row(fitted, step.ranks, step.samples, f"{1e3 * step.step_s:.4g}") for step in sorted(steps)]
-    if most_ranks is None:
-        most_ranks = int(4 * largest.ranks)
-    ranks = largest.ranks
-    while ranks < most_ranks:
-        ranks = min(2 * ranks, most_ranks)
-        rows.append(_row(fitted, ranks, largest.samples, "–"))
+    for factor in (2, 4):
+        rows.append(_row(fitted, factor * largest.ranks, largest.samples, "–"))
     return Table.of(("ranks", "samples a rank", "measured, ms", "fitted, ms", "5% … 95%"), rows)
 
 

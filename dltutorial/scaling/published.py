@@ -2,8 +2,8 @@
 
 In: three files of ``reference/``. ``scaling_published.csv`` has what was reported. ``scaling_inputs.csv`` has what each
 run was, namely the speed of one GPU, the layers of the network, the samples, and the bytes of a gradient value.
-``clusters.csv`` has the links. Out: for each run the weak-scaling efficiency that the simulator predicts, its error,
-and what the model leaves out.
+``clusters.csv`` has the links. Out: for each run the weak-scaling efficiency that the simulator predicts, and its
+error.
 
 One more figure enters, which is how much GPUs of one kind differ. Sinha et al. 2022 (arXiv:2208.11035) measured 8% on
 average in five clusters. This module takes it as the width between the whiskers of a box plot, which is 5.4 standard
@@ -17,7 +17,7 @@ import numpy as np
 
 from dltutorial.record import plots
 from dltutorial.scaling import clusters, simulator, workloads
-from dltutorial.scaling.simulator import Spread, Steps
+from dltutorial.scaling.simulator import Spread
 from dltutorial.scaling.workloads import Workload
 
 GPU_SPREAD = Spread(speed=0.08 / 5.4)
@@ -29,36 +29,28 @@ class PublishedRun:
 
     Attributes:
         key: its name in the files.
-        what: its name for tables.
         cluster: name of its cluster in ``clusters.csv``.
         workload: its network on one of its GPUs.
         base: number of GPUs whose throughput counts as 100%.
         gpus: number of GPUs of the run.
         samples_per_gpu: in one step.
         efficiency: as published, as a share.
-        communication_share: published gain in throughput without all-reduces, as a share; None if not published.
-        left_out: what the model leaves out.
     """
 
     key: str
-    what: str
     cluster: str
     workload: Workload
     base: int
     gpus: int
     samples_per_gpu: int
     efficiency: float
-    communication_share: float | None
-    left_out: str
-
-    def simulate(self, gpus_P: np.ndarray, spread: Spread = GPU_SPREAD) -> Steps:
-        """Simulate its step on other numbers of GPUs."""
-        links = clusters.load(self.cluster)
-        return simulator.simulate(self.workload, links, gpus_P, self.samples_per_gpu, spread=spread)
 
     def predicted(self, spread: Spread = GPU_SPREAD) -> float:
         """The predicted weak-scaling efficiency of the run, relative to its base."""
-        base_s, run_s = self.simulate(np.array([self.base, self.gpus]), spread).step_s
+        links = clusters.load(self.cluster)
+        gpus_2 = np.array([self.base, self.gpus])
+        steps = simulator.simulate(self.workload, links, gpus_2, self.samples_per_gpu, spread=spread)
+        base_s, run_s = steps.step_s
         return float(base_s / run_s)
 
     @property
@@ -85,19 +77,13 @@ def _run(reported: dict[str, str], inputs: dict[str, str]) -> PublishedRun:
     if inputs["workload"] in workloads.NETWORKS:
         network = workloads.NETWORKS[inputs["workload"]]()
     else:
-        network = workloads.even(reported["workload"], 1e6 * float(inputs["million_parameters"]))
-    communication_share = None
-    if reported["communication_share"]:
-        communication_share = float(reported["communication_share"])
+        network = workloads.even(1e6 * float(inputs["million_parameters"]))
     return PublishedRun(
         key=reported["run"],
-        what=f"{reported['workload']}, {reported['accelerators']} {reported['accelerator']}",
         cluster=inputs["cluster"],
         workload=network.at(float(inputs["rank_samples_per_s"]), int(inputs["bytes_per_value"])),
         base=int(reported["base"]),
         gpus=int(reported["accelerators"]),
         samples_per_gpu=int(inputs["samples_per_rank"]),
         efficiency=float(reported["efficiency"]),
-        communication_share=communication_share,
-        left_out=inputs["left_out"],
     )

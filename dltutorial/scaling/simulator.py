@@ -49,14 +49,12 @@ class Steps:
         samples_P: samples of each rank.
         compute_s: of the mean rank.
         straggler_s: what the slowest rank adds to it.
-        communication_s: of all all-reduces, exposed or not.
         exposed_s: of the communication that no compute overlaps.
     """
 
     samples_P: np.ndarray
     compute_s: np.ndarray
     straggler_s: np.ndarray
-    communication_s: np.ndarray
     exposed_s: np.ndarray
 
     @property
@@ -65,17 +63,17 @@ class Steps:
         return self.compute_s + self.straggler_s + self.exposed_s
 
 
-def buckets(workload: Workload, bucket_bytes: float = DEFAULT_BYTES) -> tuple[np.ndarray, np.ndarray]:
+def buckets(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     """Gather layers into buckets.
 
-    Complete layers join, from the last to the first, until a bucket has at least ``bucket_bytes``. The first bucket
-    needs only 1 MiB.
+    Complete layers join, from the last to the first, until a bucket has at least 25 MiB. The first bucket needs
+    only 1 MiB.
 
     Returns:
         The bytes (B,) of each bucket, and the share (B,) of the backward pass after which it is full.
     """
     bytes_L = np.array(workload.weights_L) * workload.bytes_per_value
-    groups = assign_buckets(bytes_L.tolist(), bucket_bytes, min(FIRST_BYTES, bucket_bytes))
+    groups = assign_buckets(bytes_L.tolist(), DEFAULT_BYTES, FIRST_BYTES)
     groups = [group for group in groups if bytes_L[group].any()]
     done_L = np.cumsum(workload.work_L)
     last_B = [group[-1] for group in groups]
@@ -91,7 +89,6 @@ def simulate(
     *,
     spread: Spread = Spread(),
     overlap: bool = True,
-    bucket_bytes: float = DEFAULT_BYTES,
 ) -> Steps:
     """Simulate the step on each number of ranks.
 
@@ -102,24 +99,21 @@ def simulate(
         samples_per_rank: one number for weak scaling; ``global_batch / ranks_P`` for strong scaling.
         spread: of the ranks' speeds.
         overlap: whether a bucket's all-reduce starts during the backward pass, or only at its end.
-        bucket_bytes: of a bucket; with ``np.inf`` everything is sent at once.
     """
     ranks = np.atleast_1d(np.asarray(ranks_P, dtype=float))
     samples = np.broadcast_to(np.asarray(samples_per_rank, dtype=float), ranks.shape)
     compute_s = workload.sample_s * samples
     straggler_s = expected_max(ranks) * np.hypot(spread.speed * compute_s, spread.jitter_s)
     slowest_s = compute_s + straggler_s  # an all-reduce needs the gradients of the slowest rank
-    communication_s = np.zeros_like(ranks)
     end_s = np.zeros_like(ranks)  # of the last all-reduce so far
-    for n_bytes, ready_share in zip(*buckets(workload, bucket_bytes), strict=True):
+    for n_bytes, ready_share in zip(*buckets(workload), strict=True):
         all_reduce_s = network.all_reduce_s(ranks, n_bytes)
-        communication_s = communication_s + all_reduce_s
         start_share = 1.0
         if overlap:
             start_share = FORWARD_SHARE + (1 - FORWARD_SHARE) * ready_share
         end_s = np.maximum(end_s, start_share * slowest_s) + all_reduce_s
     exposed_s = np.where(ranks > 1, np.maximum(0.0, end_s - slowest_s), 0.0)
-    return Steps(samples, compute_s, straggler_s, communication_s, exposed_s)
+    return Steps(samples, compute_s, straggler_s, exposed_s)
 
 
 def expected_max(ranks_P: float | np.ndarray) -> np.ndarray:

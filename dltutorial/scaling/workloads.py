@@ -22,14 +22,12 @@ class Workload:
     """The step of one rank.
 
     Attributes:
-        name: for tables.
         weights_L: number of parameters of each layer.
         work_L: share of the work of each layer; the sum is 1.
         sample_s: seconds of one sample on one rank, forward and backward, without communication.
         bytes_per_value: of a gradient that is sent: 4 for float32, 2 for half precision.
     """
 
-    name: str
     weights_L: tuple[float, ...]
     work_L: tuple[float, ...]
     sample_s: float = 0.0
@@ -52,9 +50,9 @@ class _Layer(NamedTuple):
     points: int
 
 
-def even(name: str, n_parameters: float, n_layers: int = 50) -> Workload:
+def even(n_parameters: float, n_layers: int = 50) -> Workload:
     """A network of which only the size is known. All layers have the same number of weights and the same work."""
-    return Workload(name, (n_parameters / n_layers,) * n_layers, (1 / n_layers,) * n_layers)
+    return Workload((n_parameters / n_layers,) * n_layers, (1 / n_layers,) * n_layers)
 
 
 def unet3d(edge: int = 64) -> Workload:
@@ -67,7 +65,7 @@ def unet3d(edge: int = 64) -> Workload:
     for level, (n_in, n_out) in enumerate(up):
         # A transposed convolution is evaluated at the points of its input.
         layers.append(_Layer(64 * n_in * n_out, n_out, (edge >> (6 - level)) ** 3))
-    return _network("3-D U-Net", layers)
+    return _network(layers)
 
 
 def resnet50(edge: int = 224) -> Workload:
@@ -89,16 +87,16 @@ def resnet50(edge: int = 224) -> Workload:
                 layers.append(_Layer(4 * n_in * width, 8 * width, points))  # the shortcut changes the width
             n_in = 4 * width
     layers.append(_Layer(2048 * 1000, 1000, 1))
-    return _network("ResNet-50", layers)
+    return _network(layers)
 
 
 NETWORKS = {"unet3d": unet3d, "resnet50": resnet50}
 
 
-def _network(name: str, layers: Sequence[_Layer]) -> Workload:
+def _network(layers: Sequence[_Layer]) -> Workload:
     """A workload from layers in the order of the forward pass."""
     backward = layers[::-1]
     total = sum(layer.kernel * layer.points for layer in layers)
     weights_L = tuple(float(layer.kernel + layer.other) for layer in backward)
     work_L = tuple(layer.kernel * layer.points / total for layer in backward)
-    return Workload(name, weights_L, work_L)
+    return Workload(weights_L, work_L)

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -9,9 +10,9 @@ from dltutorial.scaling.clusters import Cluster, Latency
 from dltutorial.scaling.simulator import Spread, simulate
 
 NO_LATENCY = Latency(0.0, 0.0, 0.0, 0.0, 0.0)
-ONE_LEVEL = Cluster("one level", 1, math.inf, 10e9, latency=NO_LATENCY)
-FREE = Cluster("free", 4, math.inf, math.inf, latency=NO_LATENCY)
-STEP = workloads.even("even", 25e6, 20).at(100.0)  # 10 ms a sample, 100 MB of gradients
+ONE_LEVEL = Cluster(1, math.inf, 10e9, latency=NO_LATENCY)
+FREE = Cluster(4, math.inf, math.inf, latency=NO_LATENCY)
+STEP = workloads.even(25e6, 20).at(100.0)  # 10 ms a sample, 100 MB of gradients
 CLUSTERS = [row["cluster"] for row in plots.reference("clusters")]
 MANY = np.array([1, 2, 3, 8, 64, 1000, 27360])
 
@@ -22,9 +23,9 @@ def test_without_communication_scaling_is_perfect():
 
 
 def test_without_overlap_the_parts_add_up():
-    steps = simulate(STEP, ONE_LEVEL, MANY, 4, overlap=False, bucket_bytes=math.inf)
+    steps = simulate(STEP, ONE_LEVEL, MANY, 4, overlap=False)
     ring_s = 2 * (MANY - 1) / MANY * 1e8 / 10e9
-    assert steps.step_s == pytest.approx(0.04 + ring_s, rel=0.02)  # the first bucket is one of its own
+    assert steps.step_s == pytest.approx(0.04 + ring_s, rel=1e-9)
 
 
 def test_long_computing_hides_everything_but_the_last_bucket():
@@ -32,24 +33,25 @@ def test_long_computing_hides_everything_but_the_last_bucket():
     steps = simulate(slow, ONE_LEVEL, 64)
     last_s = ONE_LEVEL.all_reduce_s(64, simulator.buckets(slow)[0][-1])
     assert steps.exposed_s == pytest.approx([float(last_s)])
-    assert steps.communication_s > 3 * steps.exposed_s
 
 
 def test_long_communication_hides_the_backward_pass_instead():
-    narrow = Cluster("narrow", 1, math.inf, 1e6, latency=NO_LATENCY)
+    narrow = Cluster(1, math.inf, 1e6, latency=NO_LATENCY)
     steps = simulate(STEP, narrow, 8)
     ready = simulator.buckets(STEP)[1][0]
+    communication_s = sum(narrow.all_reduce_s(8, n_bytes) for n_bytes in simulator.buckets(STEP)[0])
     share = simulator.FORWARD_SHARE + (1 - simulator.FORWARD_SHARE) * ready
-    assert steps.step_s == pytest.approx(share * 0.01 + steps.communication_s)
+    assert steps.step_s == pytest.approx(share * 0.01 + communication_s)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
 def test_steps_grow_with_ranks_and_shrink_with_bandwidth(overlap):
-    for cluster in map(clusters.load, CLUSTERS):
-        quicker = Cluster("x", cluster.gpus_per_node, 2 * cluster.intra_bytes_per_s, 2 * cluster.inter_bytes_per_s)
+    for name in CLUSTERS:
+        cluster = clusters.load(name)
+        quicker = Cluster(cluster.gpus_per_node, 2 * cluster.intra_bytes_per_s, 2 * cluster.inter_bytes_per_s)
         nodes = cluster.gpus_per_node * 2 ** np.arange(12)
         steps = simulate(STEP, cluster, nodes, 1, overlap=overlap, spread=Spread(0.01))
-        assert (np.diff(steps.step_s) > 0).all(), cluster.name
+        assert (np.diff(steps.step_s) > 0).all(), name
         better = simulate(STEP, quicker, nodes, 1, overlap=overlap, spread=Spread(0.01))
         assert (better.step_s <= steps.step_s).all()
         hidden = simulate(STEP, cluster, nodes, 1, overlap=True, spread=Spread(0.01))
@@ -65,30 +67,28 @@ def test_stragglers_stretch_the_step_as_monte_carlo_does():
 
 
 def test_a_ring_costs_what_its_formula_says():
-    ring = Cluster("ring", 1, math.inf, 5e9, latency=Latency(0, 2e-6, 0, 0, 0))
-    assert ring.all_reduce_s(8, 1e9, "ring") == pytest.approx(2 * 7 * 2e-6 + 2 * 7 / 8 * 0.2)
-    assert ring.all_reduce_s(8, 0, "ring") == pytest.approx(2 * 7 * 2e-6)
+    ring = Cluster(1, math.inf, 5e9, latency=Latency(0, 2e-6, 0, inter_tree_s=1, start_s=0))  # a tree is slower
+    assert ring.all_reduce_s(8, 1e9) == pytest.approx(2 * 7 * 2e-6 + 2 * 7 / 8 * 0.2)
+    assert ring.all_reduce_s(8, 0) == pytest.approx(2 * 7 * 2e-6)
 
 
 def test_latency_makes_the_tree_win_when_there_are_many():
     summit = clusters.load("Summit")
-    assert summit.all_reduce_s(27360, 1e3, "tree") < 0.1 * summit.all_reduce_s(27360, 1e3, "ring")
-    assert summit.all_reduce_s(12, 1e9, "ring") < summit.all_reduce_s(12, 1e9, "tree")
-    every = [summit.all_reduce_s(MANY, 1e7, name) for name in ("ring", "tree", "hierarchical")]
-    assert summit.all_reduce_s(MANY, 1e7) == pytest.approx(np.minimum.reduce(every))
+    no_tree = dataclasses.replace(summit, latency=Latency(inter_tree_s=1))
+    assert summit.all_reduce_s(27360, 1e3) < 0.1 * no_tree.all_reduce_s(27360, 1e3)
+    assert summit.all_reduce_s(12, 1e9) == no_tree.all_reduce_s(12, 1e9)
 
 
 def test_published_networks_have_their_published_sizes():
     assert sum(workloads.resnet50().weights_L) == 25_557_032
     assert sum(workloads.unet3d().weights_L) == 116_977_029
-    for network in (workloads.resnet50(), workloads.unet3d(), workloads.even("e", 7e6)):
+    for network in (workloads.resnet50(), workloads.unet3d(), workloads.even(7e6)):
         assert sum(network.work_L) == pytest.approx(1)
 
 
 def test_buckets_are_as_many_as_the_tutorial_saw_in_its_profiles():
     unet = workloads.unet3d()
     assert len(simulator.buckets(unet)[0]) == 8
-    assert len(simulator.buckets(unet, 100 * 2**20)[0]) == 5
     n_bytes, ready = simulator.buckets(unet)
     assert n_bytes.sum() == sum(unet.weights_L) * unet.bytes_per_value
     assert (np.diff(ready) > 0).all()
@@ -99,8 +99,9 @@ def test_every_cluster_names_its_source():
     found = {name: clusters.load(name) for name in CLUSTERS}
     assert {"Summit", "Piz Daint", "Perlmutter", "DGX H100", "DGX H200", "Frontier"} <= set(found)
     for cluster in found.values():
-        assert len(cluster.source) > 20
         assert 1e9 < cluster.inter_bytes_per_s < 1e12
+    for row in plots.reference("clusters"):
+        assert len(row["source"]) > 20
     for row in plots.reference("scaling_inputs"):
         assert row["cluster"] in found
         assert row["source"]
