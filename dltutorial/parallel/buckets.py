@@ -13,7 +13,7 @@ pass begins with the last layer, so this layer is in the first bucket. Horovod c
 Source: Li et al. 2020 (arXiv:2006.15704), sections 3.2 and 3.2.3, and torch's ``_compute_bucket_assignment_by_size``.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -24,44 +24,38 @@ FIRST_BYTES = 2**20  # torch's default limit of the first bucket: it is small, s
 def assign_buckets(
     sizes_bytes: Sequence[float],
     limit_bytes: float,
-    first_limit_bytes: float | None = None,
-    kinds: Sequence[Hashable] | None = None,
+    first_limit_bytes: float,
 ) -> list[list[int]]:
     """Assign gradients to buckets.
 
     Args:
         sizes_bytes: The bytes of each gradient, in the order in which the backward pass computes them.
         limit_bytes: A bucket with this many bytes is full. With 0, each gradient has its own bucket.
-        first_limit_bytes: The limit of the first bucket of each kind. The default is ``limit_bytes``.
-        kinds: The kind of each gradient, such as its dtype. A bucket has gradients of one kind. By default all
-            gradients are of the same kind.
+        first_limit_bytes: The limit of the first bucket.
 
     Returns:
-        For each bucket the indices of its gradients. Full buckets come first, in the order in which they become full.
-        The others follow, in the order in which they were begun.
+        For each bucket the indices of its gradients. Only the last bucket may be smaller than its limit.
     """
-    if first_limit_bytes is None:
-        first_limit_bytes = limit_bytes
-    if kinds is None:
-        kinds = [None] * len(sizes_bytes)
-    limits: dict[Hashable, float] = dict.fromkeys(kinds, first_limit_bytes)
-    open_buckets: dict[Hashable, list[int]] = {}
-    full_buckets: list[list[int]] = []
-    for index, kind in enumerate(kinds):
-        bucket = open_buckets.setdefault(kind, [])
+    limit = first_limit_bytes
+    buckets: list[list[int]] = []
+    bucket: list[int] = []
+    for index in range(len(sizes_bytes)):
         bucket.append(index)
         bucket_bytes = sum(sizes_bytes[i] for i in bucket)
-        if bucket_bytes >= limits[kind]:
-            full_buckets.append(open_buckets.pop(kind))
-            limits[kind] = limit_bytes
-    return full_buckets + list(open_buckets.values())
+        if bucket_bytes >= limit:
+            buckets.append(bucket)
+            bucket = []
+            limit = limit_bytes
+    if bucket:
+        buckets.append(bucket)
+    return buckets
 
 
 def make_buckets(parameters: Iterable[nn.Parameter], limit_bytes: int) -> list[list[nn.Parameter]]:
     """Assign the trainable parameters to buckets, the last parameter first.
 
     Args:
-        parameters: The parameters in the order of the model. Different dtypes and devices get different buckets.
+        parameters: The parameters in the order of the model, all of one dtype and on one device.
         limit_bytes: A bucket with this many bytes is full. With 0, each parameter has its own bucket.
 
     Returns:
@@ -70,6 +64,5 @@ def make_buckets(parameters: Iterable[nn.Parameter], limit_bytes: int) -> list[l
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     trainable.reverse()  # the backward pass begins with the last layer
     sizes_bytes = [parameter.nbytes for parameter in trainable]
-    kinds = [(parameter.dtype, parameter.device) for parameter in trainable]
-    groups = assign_buckets(sizes_bytes, limit_bytes, kinds=kinds)
+    groups = assign_buckets(sizes_bytes, limit_bytes, first_limit_bytes=limit_bytes)
     return [[trainable[i] for i in group] for group in groups]
