@@ -46,8 +46,6 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import failures
 from dltutorial.launch.rank_process import RankProcess
 
-BACKENDS = ("auto", "gloo", "nccl")
-MOST_RANKS_PER_CORE = 64
 GRACE_AFTER_CAUSE_S = 0.3  # after a failure, the error that caused it may still arrive
 GRACE_AFTER_EFFECT_S = 2.0  # after a lost connection, the rank that caused it may still report why
 STACK_S = 1.0  # the time in which a waiting rank writes its stack
@@ -68,7 +66,7 @@ def launch(
         world_size: The number of processes.
         *args: The arguments. They are the same on every rank.
         timeout_s: The deadline, in seconds after the start of the last rank. Ranks that have not returned are ended.
-        backend: ``gloo``, ``nccl``, or ``auto``, which is NCCL if every rank has its own GPU.
+        backend: ``gloo``, or ``auto``, which is NCCL if every rank has its own GPU, and otherwise gloo.
         **kwargs: The keyword arguments. They are the same on every rank.
 
     Returns:
@@ -181,26 +179,20 @@ def _end(ranks: list[RankProcess]) -> None:
 
 
 def _check_world_size(world_size: int) -> None:
-    """Refuse a number of ranks that this machine cannot run, and warn if the ranks share cores."""
+    """Refuse to start no rank, and warn if the ranks share cores."""
+    if world_size < 1:
+        raise CourseError(f"world_size={world_size}: launch starts at least 1 rank")
     n_cores = machine.cores()
-    most = MOST_RANKS_PER_CORE * n_cores
-    if not 1 <= world_size <= most:
-        raise CourseError(f"world_size={world_size}: this machine runs at least 1 and at most {most} ranks")
     if world_size > n_cores:
         text = f"{world_size} ranks share {n_cores} cores: the results are right, but there is no speed-up"
         warnings.warn(text, stacklevel=3)  # the warning shows the line that called ``launch``
 
 
 def _choose_backend(world_size: int, backend: str) -> str:
-    """Return ``gloo`` or ``nccl``, or raise a CourseError if the ranks cannot use this backend."""
-    if backend not in BACKENDS:
-        raise CourseError(f"there is no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
-    n_gpus = machine.n_devices()
-    if backend == "nccl" and n_gpus < world_size:
-        raise CourseError(f"nccl needs a GPU for each rank: {world_size} ranks, {n_gpus} GPUs; use backend='gloo'")
-    if backend != "auto":
-        return backend
-    if n_gpus >= world_size:
+    """Return ``nccl`` if it may be used and every rank has its own GPU, and otherwise ``gloo``."""
+    if backend not in ("auto", "gloo"):
+        raise CourseError(f"backend={backend!r}: choose gloo, or auto, which is NCCL if every rank has its own GPU")
+    if backend == "auto" and machine.n_devices() >= world_size:
         return "nccl"
     return "gloo"
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch, local, pocket, process_group
+from dltutorial.launch import launch, pocket, process_group
 from dltutorial.ranks import RankInfo
 
 LOCK = threading.Lock()
@@ -14,13 +14,7 @@ LOCK = threading.Lock()
 ROWS = [
     ("no rank", lambda: launch(print, 0), "world_size=0: .*at least 1"),
     ("a function with a lock", lambda: launch(lambda: LOCK, 2), "takes or refers to something that cannot be sent"),
-    ("ranks that nothing can hold", lambda: launch(print, 10**9), r"at least 1 and at most \d+ ranks"),
-    (
-        "an unknown backend",
-        lambda: launch(print, 2, backend="gloo2"),
-        "no backend 'gloo2'; choose one of auto",
-    ),
-    ("nccl without GPUs", lambda: launch(print, 2, backend="nccl"), "nccl needs a GPU for each rank"),
+    ("an unknown backend", lambda: launch(print, 2, backend="gloo2"), "backend='gloo2': choose gloo, or auto"),
     (
         "nowhere to meet",
         lambda: process_group.rendezvous(RankInfo(0, 0, 2, 2, "torchrun")),
@@ -34,7 +28,6 @@ ROWS = [
 @pytest.mark.parametrize(("call", "words"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_cannot_be_is_one_line(call, words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local.machine, "n_devices", lambda: 0)
     with pytest.raises(CourseError, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
