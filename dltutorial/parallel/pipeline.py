@@ -34,11 +34,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dltutorial.errors import CourseError
 from dltutorial.parallel.postponed_gradients import add_weight_gradients
 from dltutorial.parallel.schedules import Act, Span
 
-Group = dist.ProcessGroup | None  # None stands for all ranks
 Loss = Callable[[Tensor, int], Tensor]  # (output of the last stage, number of the micro-batch) → loss
 
 
@@ -64,7 +62,6 @@ def run(
     micro_batches: Sequence[Tensor],
     loss: Loss,
     min_duration_s: Mapping[str, float] | None = None,
-    group: Group = None,
 ) -> Run:
     """Run one step on this rank. All ranks call this function, each with its own acts.
 
@@ -80,18 +77,13 @@ def run(
             of all micro-batches, and does not average them. Therefore this function must divide the mean loss of a
             micro-batch by the number of micro-batches. Then the sum is the gradient of the mean over the batch.
         min_duration_s: Sleep up to this time, to emulate a slower device. One time for each kind of act.
-        group: The ranks of this pipeline. The default is all ranks.
 
     Returns:
         The losses, the times of the acts, and the largest number of activations.
-
-    Raises:
-        CourseError: The acts include W of a stage that does not postpone its weight gradients, or the reverse.
     """
-    require_matching_stages(acts, stages)
     if min_duration_s is None:
         min_duration_s = {}
-    worker = Worker(stages, n_stages, shape, micro_batches, loss, group)
+    worker = Worker(stages, n_stages, shape, micro_batches, loss)
     spans = []
     max_in_flight = 0
     for act in acts:
@@ -112,21 +104,6 @@ def run(
     return Run(worker.losses, spans, max_in_flight)
 
 
-def require_matching_stages(acts: Sequence[Act], stages: Mapping[int, nn.Module]) -> None:
-    """Check that each stage postpones its weight gradients if its acts include W, and only then.
-
-    Raises:
-        CourseError: A W would find nothing to compute, or the gradients that B has postponed would be lost.
-    """
-    for number, stage in stages.items():
-        kinds = {act.kind for act in acts if act.stage == number}
-        is_postponing = hasattr(stage, "postponed")
-        if "W" in kinds and not is_postponing:
-            raise CourseError(f"the acts include W of stage {number}; call postpone_weight_gradients for it first")
-        if "B" in kinds and "W" not in kinds and is_postponing:
-            raise CourseError(f"stage {number} postpones its weight gradients, but no act is its W; use zero_bubble")
-
-
 @dataclass
 class Worker:
     """One rank in one step. :func:`run` describes the first attributes.
@@ -143,16 +120,10 @@ class Worker:
     shape: Sequence[int]
     micro_batches: Sequence[Tensor]
     loss: Loss
-    group: Group = None
     losses: list[float] = field(default_factory=list)
     saved: dict[tuple[int, int], Any] = field(default_factory=dict)
     local: dict[Act, Tensor] = field(default_factory=dict)
     sending: list[threading.Thread] = field(default_factory=list)
-
-    def rank_of(self, stage: int) -> int:
-        """Return the global number of the rank that holds a stage."""
-        global_ranks = dist.get_process_group_ranks(self.group or dist.group.WORLD)
-        return global_ranks[stage % len(global_ranks)]
 
     def tag(self, act: Act) -> int:
         """Return a number that no other message has: the message is the input of this act."""
@@ -161,11 +132,11 @@ class Worker:
 
     def send(self, tensor: Tensor, act: Act) -> None:
         """Start to send the input of ``act`` to the rank that will do this act. Do not wait for the end."""
-        receiver = self.rank_of(act.stage)
+        receiver = act.stage % dist.get_world_size()
         if receiver == dist.get_rank():
             self.local[act] = tensor
             return
-        work = dist.isend(tensor, receiver, self.group, self.tag(act))
+        work = dist.isend(tensor, receiver, tag=self.tag(act))
         thread = threading.Thread(target=hold_until_sent, args=(tensor, work), daemon=True)
         thread.start()
         self.sending.append(thread)
@@ -179,11 +150,11 @@ class Worker:
             source_stage = act.stage - 1
         if not 0 <= source_stage < self.n_stages:
             return None
-        sender = self.rank_of(source_stage)
+        sender = source_stage % dist.get_world_size()
         if sender == dist.get_rank():
             return self.local.pop(act)
         tensor = torch.empty(self.shape)
-        dist.recv(tensor, sender, self.group, self.tag(act))
+        dist.recv(tensor, sender, tag=self.tag(act))
         return tensor
 
     def compute(self, act: Act, received: Tensor | None) -> Tensor | None:

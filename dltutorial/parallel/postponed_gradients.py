@@ -32,7 +32,7 @@ class LinearWithPostponedWeights(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, postponed: list) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor, postponed: list) -> Tensor:
         """Compute the outputs, as any linear layer does."""
         ctx.save_for_backward(x, weight_OI, bias_O)
         ctx.postponed = postponed
@@ -53,7 +53,7 @@ def postpone_weight_gradients(stage: Any) -> Any:
     """Change the linear layers of a stage, so that they compute the gradients of their weights in W.
 
     Args:
-        stage: A module.
+        stage: A module. Its linear layers have biases, and no weight is frozen.
 
     Returns:
         The same module. Its attribute ``postponed`` lists what B saves for W. ``pipeline`` takes the list after each B.
@@ -71,14 +71,12 @@ def forward_with_postponed_weights(layer: nn.Linear, postponed: list, x: Tensor)
 
 
 def add_weight_gradients(postponed: list) -> None:
-    """Add the gradients of the trainable weights to ``.grad``, from what the backward pass has saved."""
+    """Add the gradients of the weights to ``.grad``, from what the backward pass has saved."""
     for x, upstream, weight_OI, bias_O in postponed:
         x_SI = x.flatten(0, -2)
         upstream_SO = upstream.flatten(0, -2)
-        if weight_OI.requires_grad:
-            accumulate(weight_OI, upstream_SO.T @ x_SI)
-        if bias_O is not None and bias_O.requires_grad:
-            accumulate(bias_O, upstream_SO.sum(0))
+        accumulate(weight_OI, upstream_SO.T @ x_SI)
+        accumulate(bias_O, upstream_SO.sum(0))
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:

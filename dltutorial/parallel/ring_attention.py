@@ -1,7 +1,7 @@
 """Ring attention: each rank has some of the tokens, and the keys and values travel around a ring of ranks.
 
-Inputs are q, k and v of this rank's tokens, and the number of tokens on each rank, which may differ. The output is the
-attention of this rank's tokens to the tokens of all ranks. With three ranks there are three steps:
+Inputs are q, k and v of this rank's tokens. Each rank has the same number of tokens. The output is the attention of
+this rank's tokens to the tokens of all ranks. With three ranks there are three steps:
 
               rank 0      rank 1      rank 2
     step 0    keys 0 ──►  keys 1 ──►  keys 2 ──► to rank 0
@@ -15,15 +15,14 @@ results with these logarithms as weights.
 The forward pass needs p − 1 exchanges. The backward pass recomputes the weights of the attention from the saved
 logarithms. The gradients of keys and values travel with them, and one more exchange brings them back to their rank.
 
-Legend: B samples, N heads, T tokens of this rank, S tokens whose keys this rank has in a step, E values of a head,
-p ranks. ``kv_2BNSE`` holds keys and values. The *upstream* gradient is the gradient of the output, and ``d_q`` is the
-gradient of q.
+Legend: B samples, N heads, T tokens of this rank, S tokens whose keys this rank has in a step (as many as T),
+E values of a head, p ranks (at least two). ``kv_2BNSE`` holds keys and values. The *upstream* gradient is the gradient
+of the output, and ``d_q`` is the gradient of q.
 
 Source: Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889). The merge is that of Milakov and Gimelshein 2018
 (arXiv:1805.02867), and the backward pass is that of Dao et al. 2022 (arXiv:2205.14135).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -88,17 +87,12 @@ def attend_backward(
 class RingExchange:
     """A tensor that travels to the next rank, while another one arrives from the previous rank."""
 
-    def __init__(self, outgoing: Tensor, n_incoming_tokens: int) -> None:
-        """Start both transfers, and return at once.
-
-        Args:
-            outgoing: The tensor to send. Tokens are its last dimension but one.
-            n_incoming_tokens: The number of tokens in the tensor that arrives.
-        """
+    def __init__(self, outgoing: Tensor) -> None:
+        """Start both transfers, and return at once."""
         p = dist.get_world_size()
         rank = dist.get_rank()
         self.outgoing = outgoing.contiguous()  # this memory must exist until the transfer has ended
-        self.incoming = outgoing.new_empty(*outgoing.shape[:-2], n_incoming_tokens, outgoing.shape[-1])
+        self.incoming = torch.empty_like(self.outgoing)
         send = dist.P2POp(dist.isend, self.outgoing, (rank + 1) % p)
         receive = dist.P2POp(dist.irecv, self.incoming, (rank - 1) % p)
         self.works = dist.batch_isend_irecv([send, receive])
@@ -110,28 +104,19 @@ class RingExchange:
         return self.incoming
 
 
-def incoming_tokens(n_tokens_by_rank: Sequence[int]) -> list[int]:
-    """Return the number of tokens that arrive at this rank in each of p exchanges. The last ones are its own."""
-    rank = dist.get_rank()
-    after_this_rank = [*n_tokens_by_rank[rank:], *n_tokens_by_rank[:rank]]
-    return after_this_rank[::-1]
-
-
 class RingAttention(torch.autograd.Function):
-    """``RingAttention.apply(q, k, v, n_tokens_by_rank)``: the attention of this rank's tokens to all tokens."""
+    """``RingAttention.apply(q, k, v)``: the attention of this rank's tokens to all tokens."""
 
     @staticmethod
-    def forward(ctx: Any, q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor, n_tokens_by_rank: Sequence[int]) -> Tensor:
+    def forward(ctx: Any, q_BNTE: Tensor, k_BNTE: Tensor, v_BNTE: Tensor) -> Tensor:
         """Send keys and values around the ring, and merge the attention to them."""
         kv_2BNSE = torch.stack([k_BNTE, v_BNTE])
         attention = no_attention(q_BNTE)
-        *from_others, _ = incoming_tokens(n_tokens_by_rank)
-        for n_incoming in from_others:  # p − 1 steps
-            exchange = RingExchange(kv_2BNSE, n_incoming)
+        for _ in range(dist.get_world_size() - 1):
+            exchange = RingExchange(kv_2BNSE)
             attention = merge(attention, attend(q_BNTE, *kv_2BNSE))
             kv_2BNSE = exchange.wait()
         attention = merge(attention, attend(q_BNTE, *kv_2BNSE))
-        ctx.n_tokens_by_rank = n_tokens_by_rank
         ctx.save_for_backward(q_BNTE, k_BNTE, v_BNTE, *attention)
         output_BNTE, _ = attention
         return output_BNTE
@@ -141,17 +126,15 @@ class RingAttention(torch.autograd.Function):
         """Send keys, values and their gradients around the ring. Each rank adds its contribution to the gradients."""
         q_BNTE, k_BNTE, v_BNTE, *attention = ctx.saved_tensors
         kv_2BNSE = torch.stack([k_BNTE, v_BNTE])
-        *from_others, n_own = incoming_tokens(ctx.n_tokens_by_rank)
         d_q_BNTE, d_kv_2BNSE = attend_backward(q_BNTE, kv_2BNSE, attention, upstream_BNTE)
-        for n_incoming in from_others:  # p − 1 steps
-            kv_exchange = RingExchange(kv_2BNSE, n_incoming)
+        for _ in range(dist.get_world_size() - 1):
+            kv_exchange = RingExchange(kv_2BNSE)
             # The gradients follow their keys.
-            d_kv_exchange = RingExchange(d_kv_2BNSE, n_incoming)
+            d_kv_exchange = RingExchange(d_kv_2BNSE)
             kv_2BNSE = kv_exchange.wait()
             more_d_q_BNTE, more_d_kv_2BNSE = attend_backward(q_BNTE, kv_2BNSE, attention, upstream_BNTE)
             d_q_BNTE += more_d_q_BNTE
             d_kv_2BNSE = d_kv_exchange.wait() + more_d_kv_2BNSE
-        if from_others:
-            d_kv_2BNSE = RingExchange(d_kv_2BNSE, n_own).wait()  # back to the rank of these keys
+        d_kv_2BNSE = RingExchange(d_kv_2BNSE).wait()  # back to the rank of these keys
         d_k_BNTE, d_v_BNTE = d_kv_2BNSE
-        return d_q_BNTE, d_k_BNTE, d_v_BNTE, None
+        return d_q_BNTE, d_k_BNTE, d_v_BNTE

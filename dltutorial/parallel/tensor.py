@@ -25,8 +25,8 @@ Attention is such a pair, too. The columns of ``qkv`` are divided by heads, and 
 
 Sequence parallelism also divides what lies between the pairs. Each rank has T / p tokens there.
 :class:`GatherTokens` and :class:`ScatterTokens` replace ``Enter`` and ``Leave``. Every rank has a replica of the norms'
-parameters and of the biases of ``Rows``. Their gradients come from the rank's own tokens only. Therefore call
-:func:`sum_replicated_gradients` before each update. Otherwise the replicas become different.
+parameters and of the biases of ``Rows``. Their gradients come from the rank's own tokens only. Therefore a training
+must sum these gradients over the ranks before each update. Otherwise the replicas become different.
 
     communication of one block in one step, forward and backward
     tensor      4 all-reduces of B · T · D values
@@ -142,19 +142,9 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
         dim: The dimension along which it is divided.
         parts: The number of matrices that are concatenated in this dimension. For example, ``qkv`` concatenates three,
             and each rank needs a shard of each of them.
-
-    Raises:
-        ValueError: The number of ranks does not divide the length of each matrix. ``chunk`` would make shards of
-            different lengths, or fewer shards than ranks.
     """
-    p = dist.get_world_size()
-    if tensor.shape[dim] % (parts * p) != 0:
-        raise ValueError(
-            f"a length of {tensor.shape[dim]} is no multiple of {parts} matrices times {p} ranks; "
-            "change the number of ranks"
-        )
     matrices = tensor.detach().chunk(parts, dim)
-    shards = [matrix.chunk(p, dim)[dist.get_rank()] for matrix in matrices]
+    shards = [matrix.chunk(dist.get_world_size(), dim)[dist.get_rank()] for matrix in matrices]
     return nn.Parameter(torch.cat(shards, dim).clone())
 
 
@@ -164,7 +154,7 @@ class Columns(nn.Module):
     ``weight`` has the shape (outputs, inputs). Therefore the outputs are divided along dimension 0.
     """
 
-    def __init__(self, linear: nn.Linear, *, sequence: bool = False, parts: int = 1) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence: bool, parts: int = 1) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 0, parts)
         self.bias = shard_of(linear.bias, 0, parts)
@@ -180,7 +170,7 @@ class Columns(nn.Module):
 class Rows(nn.Module):
     """A linear layer that has some of the inputs on each rank."""
 
-    def __init__(self, linear: nn.Linear, *, sequence: bool = False) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence: bool) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 1)
         self.bias = nn.Parameter(linear.bias.detach().clone())
@@ -195,50 +185,24 @@ class Rows(nn.Module):
         return self.leave.apply(summand) + self.bias
 
 
-def shard_block(attention: Any, mlp: Any, *, sequence: bool = False, parts: int = 3) -> None:
+def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
     """Shard a transformer block in place: each rank keeps some heads, and some hidden values of the MLP.
 
     Args:
         attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``. The layers have biases.
+            The weight of ``qkv`` is Wq, Wk and Wv stacked. Each of the three is sharded separately, because otherwise
+            each rank would get the wrong rows.
         mlp: A sequence whose layers 0 and 2 are linear, with biases.
-        sequence: With True, each rank holds T / p tokens between the pairs, and :func:`sum_replicated_gradients` must
-            run before each update. With False, all ranks hold all tokens.
-        parts: The number of matrices that ``qkv`` concatenates: 3 if it is Wq, Wk and Wv stacked. Each of them is
-            sharded separately. With 1, each rank would get the wrong rows.
+        sequence: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all tokens.
 
     Raises:
         CourseError: The number of heads is no multiple of p.
-        ValueError: The number of hidden values of the MLP is no multiple of p.
     """
     p = dist.get_world_size()
     if attention.heads % p != 0:
         raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
     attention.heads //= p
-    attention.qkv = Columns(attention.qkv, sequence=sequence, parts=parts)
+    attention.qkv = Columns(attention.qkv, sequence=sequence, parts=3)
     attention.out = Rows(attention.out, sequence=sequence)
     mlp[0] = Columns(mlp[0], sequence=sequence)
     mlp[2] = Rows(mlp[2], sequence=sequence)
-
-
-def sum_replicated_gradients(blocks: nn.Module) -> None:
-    """Sum the gradients of replicated parameters over the ranks. Use this only with ``sequence=True``.
-
-    Call it between ``loss.backward()`` and ``optimizer.step()``.
-
-    Args:
-        blocks: Sharded blocks, for example in an ``nn.Sequential``.
-    """
-    for parameter in replicated_parameters(blocks):
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-
-
-def replicated_parameters(blocks: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that are not sharded: those of the norms, and the biases of ``Rows``."""
-    sharded: set[nn.Parameter] = set()
-    for layer in blocks.modules():
-        if isinstance(layer, Columns):
-            sharded.update(layer.parameters())
-        if isinstance(layer, Rows):
-            sharded.add(layer.weight)
-    return [parameter for parameter in blocks.parameters() if parameter not in sharded]

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import replicated_parameters, shard_block, sum_replicated_gradients
+from dltutorial.parallel.tensor import shard_block
 
 
 class Block(nn.Module):
@@ -66,7 +66,8 @@ def train(model, x, y, sum_gradients=False, n_steps=3):
         x.grad = None
         ((model(x) - y).square().sum() / 128).backward()
         if sum_gradients:
-            sum_replicated_gradients(model)
+            for parameter in replicated(model):
+                dist.all_reduce(parameter.grad)
         optimizer.step()
     return model(x).detach(), x.grad
 
@@ -90,7 +91,7 @@ def updates(sequence):
     outputs, gradient = train(sharded, x, y, sum_gradients=sequence)
     with Counter() as counter:
         sharded[0](x.clone().requires_grad_()).sum().backward()
-    pairs = zip(replicated_parameters(sharded), replicated(whole), strict=True)
+    pairs = zip(replicated(sharded), replicated(whole), strict=True)
     errors = [outputs - expected, gradient - expected_gradient, *(own - one for own, one in pairs)]
     return max(largest(error) for error in errors), counter.calls
 
@@ -108,9 +109,8 @@ def ring(n_tokens):
     expected = F.scaled_dot_product_attention(*all_qkv)
     expected.backward(upstream)
     own_qkv = [t.tensor_split(p, 2)[me].clone().requires_grad_() for t in qkv]
-    n_tokens_by_rank = [t.shape[2] for t in upstream.tensor_split(p, 2)]
     with Counter() as forward:
-        output = RingAttention.apply(*own_qkv, n_tokens_by_rank)
+        output = RingAttention.apply(*own_qkv)
     with Counter() as backward:
         output.backward(upstream.tensor_split(p, 2)[me])
     pairs = [(output, expected), *((own.grad, all_.grad) for own, all_ in zip(own_qkv, all_qkv, strict=True))]
@@ -118,12 +118,6 @@ def ring(n_tokens):
     return errors, forward.sent_bytes(), backward.sent_bytes()
 
 
-def odd_hidden_values():
-    block = Block()
-    block.mlp = nn.Sequential(nn.Linear(16, 5), nn.GELU(), nn.Linear(5, 16))
-    shard_block(block, block.mlp)
-
-
 def odd_heads():
     block = Block(dim=12, heads=3)
-    shard_block(block, block.mlp)
+    shard_block(block, block.mlp, sequence=False)

@@ -3,12 +3,10 @@
 import pipelines
 import pytest
 import torch
-from torch import nn
 
 from dltutorial.errors import CourseError
 from dltutorial.launch import launch
-from dltutorial.parallel import pipeline, schedules
-from dltutorial.parallel.postponed_gradients import postpone_weight_gradients
+from dltutorial.parallel import schedules
 from dltutorial.parallel.schedules import Act
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
@@ -64,19 +62,3 @@ def test_sends_release_their_tensors_during_the_step():
     for n_held, n_sends in launch(pipelines.tensors_held_by_sends, 2, "1f1b", m, timeout_s=60):
         assert n_sends == m
         assert n_held < m / 4
-
-
-def test_postponed_gradients_are_those_of_trainable_weights_with_and_without_bias():
-    ((names, expected_names, error),) = launch(pipelines.frozen_and_without_bias, 1, timeout_s=60)
-    assert names == expected_names == ["0.weight", "1.bias", "2.weight"]
-    assert error < 1e-5
-
-
-def test_w_without_postponed_gradients_and_postponed_gradients_without_w_are_refused_in_one_line():
-    def run(schedule, stage):
-        pipeline.run(schedule(1, 2)[0], {0: stage}, 1, (2, 3), torch.randn(2, 2, 3).unbind(), lambda y, i: y.sum() / 2)
-
-    with pytest.raises(CourseError, match="W of stage 0; call postpone_weight_gradients"):
-        run(schedules.zero_bubble, nn.Linear(3, 3))
-    with pytest.raises(CourseError, match="stage 0 postpones its weight gradients, but no act is its W"):
-        run(schedules.one_f_one_b, postpone_weight_gradients(nn.Linear(3, 3)))
