@@ -70,8 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     actions = _add_group(top, "pocket", "a real Slurm cluster on this machine, for you alone")
     for name, text in (("up", "start it"), ("down", "end it"), ("status", "say which nodes run")):
         add = _add(actions, name, _pocket, text)
-        add("--nodes", type=int, default=2, metavar="N", help="nodes that up starts (default: 2)")
-        add("--name", default="pocket", help="names one of several clusters (default: pocket)")
+        add("--nodes", type=number(int, 1, 64), default=2, metavar="N", help="nodes that up starts (default: 2)")
     add = _add(actions, "network", _pocket_network, "run a script under torchrun on two nodes with a slow link")
     add("script", nargs=argparse.REMAINDER, help="a Python file, and its arguments")
 
@@ -141,7 +140,7 @@ def _data(args: argparse.Namespace) -> int:
 def _pocket(args: argparse.Namespace) -> int:
     from dltutorial.launch import pocket
 
-    return pocket.command(args.action, args.nodes, args.name)
+    return pocket.command(args.action, args.nodes)
 
 
 def _pocket_network(args: argparse.Namespace) -> int:

@@ -38,12 +38,11 @@ from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
 INSTALL = "on Debian or Ubuntu: apt-get install --no-install-recommends slurm-wlm munge"
-MAX_NODES = 64  # each node is a daemon of this machine
 SYSTEM = "/usr/sbin:/usr/local/sbin:/sbin"  # folders of daemons, which are often not in the PATH of a user
 START_S = 60.0  # on busy cores; otherwise the cluster starts in a second
 ANSWER_S = 15.0
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
-_WORKING_STATES = {"idle", "mixed", "allocated", "completing", "planned", "reserved"}
+_WORKING_STATES = {"idle", "mixed", "allocated", "completing", "planned"}
 _ROOT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
 _PREFIX = f"pocket-{os.getuid()}-"
 _DAEMON_VARIABLE = "DLTUTORIAL_POCKET_DAEMON"  # the daemons have it in their environment
@@ -81,11 +80,9 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
     """Start a cluster. If a cluster of this name runs already, return it.
 
     Raises:
-        CourseError: The number of nodes is too large, Slurm is not installed, the cluster does not start, or the
-            cluster of this name has another number of nodes or does not work.
+        CourseError: Slurm is not installed, the cluster does not start, or the cluster of this name has another number
+            of nodes or does not work.
     """
-    if not 1 <= nodes <= MAX_NODES:
-        raise CourseError(f"nodes={nodes!r}: a pocket cluster has 1 to {MAX_NODES} nodes")
     program = missing()
     if program is not None:
         raise CourseError(f"Slurm is not installed here (no {program}); {INSTALL}")
@@ -94,8 +91,8 @@ def up(nodes: int = 2, name: str = "pocket") -> PocketCluster:
         return _start(name, tuple(f"n{number}" for number in range(nodes)))
     if len(existing.nodes) != nodes or not is_working(existing):
         raise CourseError(
-            f"there is a pocket cluster {name} already, which has {len(existing.nodes)} nodes or does not work; end it "
-            f"first: dltutorial pocket down --name {name}"
+            f"there is a pocket cluster already, which has {len(existing.nodes)} nodes or does not work; end it first: "
+            "dltutorial pocket down"
         )
     return existing
 
@@ -189,7 +186,7 @@ def processes(folder: Path) -> list[psutil.Process]:
     return members
 
 
-def command(action: str, nodes: int, name: str) -> int:
+def command(action: str, nodes: int) -> int:
     """Run ``dltutorial pocket up|down|status``.
 
     A line for the shell goes to standard output, as in ``eval "$(dltutorial pocket up)"``. Text for a person goes to
@@ -199,21 +196,16 @@ def command(action: str, nodes: int, name: str) -> int:
         The exit status. It is 1 if ``status`` finds no cluster, or one that does not work.
     """
     if action == "down":
-        _report(f"the cluster {name} has ended" if down(name) else f"there was no cluster {name}")
+        _report("the cluster has ended" if down() else "there was no cluster")
         return 0
-    started_s = time.monotonic()
-    cluster = up(nodes, name) if action == "up" else status(name)
+    cluster = up(nodes) if action == "up" else status()
     if cluster is None or not is_working(cluster):
-        _report(
-            f"no cluster {name} works; end what there is: dltutorial pocket down --name {name}; then start it again"
-        )
+        _report("no cluster works; end what there is: dltutorial pocket down; then start it again")
         return 1
     _report(" · ".join(f"{node} {state}" for node, state in states(cluster).items()))
     print(f"export SLURM_CONF={cluster.env['SLURM_CONF']}")
     if action == "up":
-        _report(
-            f"up after {time.monotonic() - started_s:.2f} s; start it by this line, and your shell uses the cluster:"
-        )
+        _report("start it by this line, and your shell uses the cluster:")
         _report('eval "$(dltutorial pocket up)"; then: srun -N 1 hostname; at the end: dltutorial pocket down')
     return 0
 

@@ -1,9 +1,6 @@
 """The scripts of ``slurm/`` on the pocket cluster."""
 
 import csv
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
@@ -11,6 +8,7 @@ import pytest
 from slurm_jobs import losses, sbatch
 from waiting import wait_for
 
+from dltutorial import cli
 from dltutorial.launch import pocket
 from dltutorial.profile import trace
 
@@ -24,12 +22,14 @@ def one_rank_per_node(cluster):
     return cluster.env | {"DLTUTORIAL_RANKS_PER_NODE": "1"}
 
 
-def test_the_cluster_is_up_and_its_command_prints_what_a_shell_evaluates(cluster):
+def test_the_cluster_is_up_and_its_command_prints_what_a_shell_evaluates(cluster, capsys, monkeypatch):
+    assert pocket.status(cluster.name) == cluster
     assert set(pocket.states(cluster)) == {"n0", "n1"}
-    command = [sys.executable, "-m", "dltutorial", "pocket", "status", "--name", cluster.name]
-    status = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=250)
-    assert (status.returncode, status.stdout) == (0, f"export SLURM_CONF={cluster.folder}/slurm.conf\n")
-    assert "n0 " in status.stderr
+    monkeypatch.setattr(pocket, "status", lambda: cluster)
+    assert cli.main(["pocket", "status"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"export SLURM_CONF={cluster.folder}/slurm.conf\n"
+    assert "n0 " in printed.err
 
 
 def test_a_job_that_is_stopped_by_the_signal_starts_again_and_has_the_losses_of_one_that_is_not(one_rank_per_node):

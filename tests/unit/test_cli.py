@@ -97,7 +97,7 @@ REFUSED = [
     (["data", "weather", "--preset", "huge"], "huge"),
     (["data", "check"], "--source"),
     (["data"], "WHAT"),
-    (["pocket", "up", "--nodes", "1000"], "1 to 64 nodes"),
+    (["pocket", "up", "--nodes", "1000"], "--nodes: 1000 is not from 1 to 64"),
     (["exercises", "burn"], "burn"),
     (["exercises", "reset"], "exercises reset: the following arguments are required: NAME; see dltutorial exercises"),
 ]

@@ -1,11 +1,11 @@
-"""Wrong arguments of ``launch``, ``pocket`` and ``process_group`` are one clear line, before any process starts."""
+"""Wrong arguments of ``launch`` and ``process_group`` are one clear line, before any process starts."""
 
 import threading
 
 import pytest
 
 from dltutorial.errors import CourseError
-from dltutorial.launch import launch, pocket, process_group
+from dltutorial.launch import launch, process_group
 from dltutorial.ranks import RankInfo
 
 LOCK = threading.Lock()
@@ -20,7 +20,6 @@ ROWS = [
         lambda: process_group.rendezvous(RankInfo(0, 0, 2, 2, "torchrun")),
         "do not say where the 2 ranks meet",
     ),
-    ("65 nodes", lambda: pocket.up(65), "a pocket cluster has 1 to 64 nodes"),
 ]
 
 
