@@ -204,8 +204,9 @@ def _conclude(folder: Path, preset: str, selected: list[Path], results: Mapping[
     print(f"pages: {site.write(folder, about, claims)}")
     for row in rows:
         if row["status"] != "not run" and not row["error"]:
-            _record(row, preset, folder / "records")
-            _record(row, preset, paths.records_dir())
+            writer = records.Writer(row["chapter"], preset)
+            name = Path(row["notebook"]).stem
+            writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
     return int(any(row["status"] != "finished" for row in rows))
 
 
@@ -234,13 +235,6 @@ def _failures(row: Mapping[str, Any], claims: list[dict[str, Any]]) -> list[str]
         if claim["status"] == "failed":
             lines.append(f": this claim does not hold: {claim['what']} ({claim['evidence']})")
     return lines
-
-
-def _record(row: Mapping[str, Any], preset: str, folder: Path) -> None:
-    """Record the time and the memory of a chapter in a folder of records."""
-    writer = records.Writer(row["chapter"], preset, folder)
-    name = Path(row["notebook"]).stem
-    writer.write(name, row["seconds"], "s", kind="run", peak_bytes=row["peak_bytes"])
 
 
 def _status(result: Executed | None, counts: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ A record has these keys: ``time`` (ISO 8601, UTC), ``chapter``, ``what``, ``valu
 claim, prediction, check, run), ``preset``, ``machine``, ``versions``, and the keys that the caller adds.
 """
 
+import contextlib
 import datetime
 import functools
 import json
@@ -19,8 +20,6 @@ from typing import Any
 from dltutorial import machine, paths
 from dltutorial.errors import CourseError
 
-_TEXT_KEYS = ("time", "chapter", "what", "kind", "preset", "machine")
-
 
 @dataclass(frozen=True)
 class Writer:
@@ -29,12 +28,10 @@ class Writer:
     Attributes:
         chapter: number of the chapter, such as "03".
         preset: name of the preset.
-        folder: where the file of this process goes. None means ``paths.records_dir()``.
     """
 
     chapter: str
     preset: str
-    folder: Path | None = None
 
     def write(self, what: str, value: Any = None, unit: str = "", *, kind: str = "measurement", **more: Any) -> dict:
         """Append one record.
@@ -65,7 +62,7 @@ class Writer:
         }
         record |= {key: _plain(item) for key, item in more.items()}
         line = json.dumps(record, allow_nan=False) + "\n"
-        folder = self.folder or paths.records_dir()
+        folder = paths.records_dir()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / _file_name(os.getpid()), "a", encoding="utf-8") as file:
@@ -83,18 +80,14 @@ def read(folder: Path) -> list[dict[str, Any]]:
         folder: holds files with the ending ``.jsonl``.
 
     Returns:
-        The records in the order of their times. Lines that are not records are skipped. A folder that does not exist
-        has no records.
+        The records in the order of their times. Lines that are not JSON are skipped, because a process was killed while
+        it wrote them. A folder that does not exist has no records.
     """
     result = []
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and all(isinstance(record.get(key), str) for key in _TEXT_KEYS):
-                result.append(record)
+            with contextlib.suppress(ValueError):
+                result.append(json.loads(line))
     return sorted(result, key=lambda record: record["time"])
 
 

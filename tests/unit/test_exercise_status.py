@@ -33,8 +33,10 @@ def test_status_counts_attempts_and_passes_and_shows_the_last_and_the_best(cours
     assert row(course, "00_a")["last check"] == "not attempted yet"
 
 
-def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course):
-    Writer("01", "smoke", course / "exercises" / "runs" / "records").write("thing", kind="check", status="passed")
+def test_status_finds_records_of_kernels_that_had_no_runs_folder_set(course, monkeypatch):
+    with monkeypatch.context() as kernel:
+        kernel.setenv("DLTUTORIAL_RUNS", str(course / "exercises" / "runs"))
+        Writer("01", "smoke").write("thing", kind="check", status="passed")
     assert row(course)["times passed"] == "1"
 
 

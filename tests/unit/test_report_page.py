@@ -7,7 +7,8 @@ from dltutorial.record import records
 
 
 def test_the_report_shows_the_newest_records_of_this_machine(tmp_path, monkeypatch):
-    writer = records.Writer("07", "smoke", tmp_path)
+    monkeypatch.setenv("DLTUTORIAL_RECORDS", str(tmp_path))
+    writer = records.Writer("07", "smoke")
     for gain in (2.0, 2.5):
         writer.write("ladder_gain", gain, "×", predicted=2.4)
     writer.write("gain", 3.0, "×", kind="prediction", question="How much?", guess=4.0, touched=True, model=2.4)
