@@ -193,9 +193,7 @@ def _place(stack: str) -> str:
             return f"is at {place}"
         if function not in _WRAPPERS:
             called.append(function)
-    if called:
-        return f"is in {called[0]}, which none of your code called"
-    return "does not say where it is"
+    return "is at no line of your code"
 
 
 def _location(file: str, line: int) -> str:
