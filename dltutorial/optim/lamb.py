@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, State, norms, state_tensors, trust_ratio
+from dltutorial.optim.layerwise import Layerwise, trust_ratio
 
 
 class LAMB(Layerwise):
@@ -33,41 +33,30 @@ class LAMB(Layerwise):
 
         Args:
             params: parameters, or groups of them. A group with ``"adapt": False`` makes the steps γ (r + λ w) of AdamW.
-            lr: γ.
+            lr: γ. It may be a tensor.
             betas: β₁ and β₂.
             eps: added to √v̂.
             weight_decay: λ.
         """
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": True})
 
-    def update_layers(
-        self,
-        group: Group,
-        ws: list[Tensor],
-        gradients: list[Tensor],
-        states: list[State],
-    ) -> None:
-        """Count the update, then change m, v and w in this order. All arguments are as in the base class."""
+    def update_layer(self, group: dict[str, Any], w: Tensor, gradient: Tensor) -> None:
+        """Count the update, then change m, v and w in this order."""
+        state = self.state[w]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(w)
+            state["exp_avg_sq"] = torch.zeros_like(w)
         beta1, beta2 = group["betas"]
-        for state in states:
-            state["step"] = state.get("step", 0) + 1
-        ms = state_tensors(states, "exp_avg", ws)
-        torch._foreach_mul_(ms, beta1)
-        torch._foreach_add_(ms, gradients, alpha=1 - beta1)
-        vs = state_tensors(states, "exp_avg_sq", ws)
-        torch._foreach_mul_(vs, beta2)
-        torch._foreach_addcmul_(vs, gradients, gradients, value=1 - beta2)
-        m_corrections = [1 - beta1 ** state["step"] for state in states]
-        v_corrections = [1 - beta2 ** state["step"] for state in states]
-        steps = list(torch._foreach_div(ms, m_corrections))  # becomes r, then r + λ w, then times the rate
-        roots = torch._foreach_div(vs, v_corrections)
-        torch._foreach_sqrt_(roots)
-        torch._foreach_add_(roots, group["eps"])
-        torch._foreach_div_(steps, roots)
-        torch._foreach_add_(steps, ws, alpha=group["weight_decay"])
-        rates: Any = [group["lr"]] * len(ws)
+        state["step"] += 1
+        m = state["exp_avg"]
+        v = state["exp_avg_sq"]
+        m.lerp_(gradient, 1 - beta1)
+        v.lerp_(gradient.square(), 1 - beta2)
+        m_corrected = m / (1 - beta1 ** state["step"])
+        v_corrected = v / (1 - beta2 ** state["step"])
+        step = m_corrected / (v_corrected.sqrt() + group["eps"]) + group["weight_decay"] * w
+        rate = group["lr"]
         if group["adapt"]:
-            ratios_N = trust_ratio(norms(ws), norms(steps))
-            rates = (group["lr"] * ratios_N).unbind()
-        torch._foreach_mul_(steps, rates)
-        torch._foreach_sub_(ws, steps)
+            rate = rate * trust_ratio(w.norm(), step.norm())
+        w.sub_(rate * step)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dltutorial.optim.layerwise import Group, Layerwise, State, norms, state_tensors, trust_ratio
+from dltutorial.optim.layerwise import Layerwise, trust_ratio
 
 
 class LARS(Layerwise):
@@ -34,39 +34,31 @@ class LARS(Layerwise):
 
         Args:
             params: parameters, or groups of them. A group with ``"adapt": False`` has λ = 1, which is momentum SGD.
-            lr: γ. For a layer that is adapted, only the product of γ and η matters.
+            lr: γ. It may be a tensor. For a layer that is adapted, only the product of γ and η matters.
             momentum: m.
             weight_decay: β. It is added to the gradient, so λ scales it, too.
             trust_coefficient: η, about the share of its norm by which a layer changes at γ = 1.
         """
-        super().__init__(
-            params,
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            trust_coefficient=trust_coefficient,
-        )
+        options = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+            "adapt": True,
+        }
+        super().__init__(params, options)
 
-    def update_layers(
-        self,
-        group: Group,
-        ws: list[Tensor],
-        gradients: list[Tensor],
-        states: list[State],
-    ) -> None:
-        """v ← m v + γ λ (g + β w), w ← w - v. All arguments are as in the base class. λ is 1 where a norm is 0."""
-        rates: Any = [group["lr"]] * len(ws)  # γ λ of each layer
+    def update_layer(self, group: dict[str, Any], w: Tensor, gradient: Tensor) -> None:
+        """v ← m v + γ λ (g + β w), w ← w - v. λ is 1 where a norm is 0."""
+        state = self.state[w]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(w)
+        rate = group["lr"]  # γ λ
         if group["adapt"]:
-            w_norms_N = norms(ws)
-            numerator_N = group["trust_coefficient"] * w_norms_N
-            denominator_N = norms(gradients) + group["weight_decay"] * w_norms_N
-            rates_N = group["lr"] * trust_ratio(numerator_N, denominator_N)
-            rates = rates_N.unbind()
-        steps = list(torch._foreach_add(gradients, ws, alpha=group["weight_decay"]))
-        torch._foreach_mul_(steps, rates)
-        if group["momentum"]:
-            vs = state_tensors(states, "momentum_buffer", ws)
-            torch._foreach_mul_(vs, group["momentum"])
-            torch._foreach_add_(vs, steps)
-            steps = vs
-        torch._foreach_sub_(ws, steps)
+            numerator = group["trust_coefficient"] * w.norm()
+            denominator = gradient.norm() + group["weight_decay"] * w.norm()
+            rate = rate * trust_ratio(numerator, denominator)
+        v = state["momentum_buffer"]
+        v.mul_(group["momentum"])
+        v.add_(rate * (gradient + group["weight_decay"] * w))
+        w.sub_(v)

@@ -3,8 +3,8 @@
 In: the number of an update, which counts from 0. Out: a factor of the peak rate. A schedule is a plain function, so
 ``torch.optim.lr_scheduler.LambdaLR`` takes it directly. After its last step it keeps its last factor.
 
-    factor = warm_up(10, then=cosine(90), start=1 / 16)      # 100 updates
-    scheduler = LambdaLR(optimizer, factor)                  # the optimizer has the peak rate
+    factor = warm_up(10, then=cosine(90))        # 100 updates
+    scheduler = LambdaLR(optimizer, factor)      # the optimizer has the peak rate
 """
 
 import math
@@ -28,22 +28,20 @@ def cosine(steps: int, final: float = 0.0) -> Schedule:
     return factor
 
 
-def warm_up(warmup_steps: int, then: Schedule, start: float = 0.0) -> Schedule:
-    """Increase linearly from ``start`` to 1, then follow another schedule.
+def warm_up(warmup_steps: int, then: Schedule) -> Schedule:
+    """Increase linearly from 0 to 1, then follow another schedule. Goyal et al. 2017 (arXiv:1706.02677).
 
-    The first update is already one step above ``start``, so that no update is wasted if ``start`` is 0. The last update
-    of the warm-up has the factor 1. Goyal et al. 2017 (arXiv:1706.02677) begin at the rate of the small batch, for
-    which ``start`` is base_batch / batch.
+    The first update is already one step above 0, so that no update is wasted. The last update of the warm-up has the
+    factor 1.
 
     Args:
         warmup_steps: updates of the warm-up.
         then: the schedule after the warm-up; it counts from the end of the warm-up.
-        start: factor before the first update.
     """
 
     def factor(step: int) -> float:
         if step >= warmup_steps:
             return then(step - warmup_steps)
-        return start + (1 - start) * (step + 1) / warmup_steps
+        return (step + 1) / warmup_steps
 
     return factor
