@@ -18,7 +18,7 @@ import numpy as np
 
 from dltutorial.errors import RecipeError
 
-_GRID_POINTS = 600
+_GRID_POINTS = 2000
 _RESAMPLED_FITS = 500
 
 
@@ -106,17 +106,6 @@ def _least_squares(sizes_P: np.ndarray, logs_KP: np.ndarray, grid_G: np.ndarray)
     """
     rest_KGP = logs_KP[:, None] - np.log1p(grid_G[:, None] / sizes_P)
     error_KG = rest_KGP.var(2)
-    best_K = error_KG.argmin(1).clip(1, len(grid_G) - 2)
-    # A parabola through the best grid point and its neighbours gives the minimum between them.
-    rows_K = np.arange(len(logs_KP))
-    left_K = error_KG[rows_K, best_K - 1]
-    middle_K = error_KG[rows_K, best_K]
-    right_K = error_KG[rows_K, best_K + 1]
-    curvature_K = left_K - 2 * middle_K + right_K
-    is_convex_K = curvature_K > 0
-    shift_K = np.zeros(len(logs_KP))
-    shift_K[is_convex_K] = 0.5 * (left_K - right_K)[is_convex_K] / curvature_K[is_convex_K]
-    grid_step = np.log(grid_G[1] / grid_G[0])
-    b_crit_K = grid_G[best_K] * np.exp(grid_step * shift_K.clip(-1, 1))
+    b_crit_K = grid_G[error_KG.argmin(1)]
     rest_KP = logs_KP - np.log1p(b_crit_K[:, None] / sizes_P)
     return np.exp(rest_KP.mean(1)), b_crit_K

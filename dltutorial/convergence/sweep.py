@@ -22,12 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from dltutorial.convergence import ensemble
 from dltutorial.convergence.ensemble import Replica
 from dltutorial.data.surveys import Survey
-from dltutorial.errors import RecipeError
 
 _FIRST_RATE = 2.0**-11  # a rough value of SGD's learning rate for a batch of one image
 _MAX_EXTENSIONS = 6  # of the grid, by one rate each
@@ -110,11 +108,10 @@ class Sweep:
 def sweep(
     survey: Survey,
     batch_sizes: Sequence[int],
-    target: float = 0.9,
+    target: float,
     *,
-    seeds: Sequence[int] = tuple(range(100, 105)),
-    tuning_seeds: Sequence[int] = (0, 1, 2),
-    progress: bool = True,
+    seeds: Sequence[int],
+    tuning_seeds: Sequence[int],
 ) -> Sweep:
     """Measure the updates of SGD to the target for every batch size, with a learning rate that is tuned for each.
 
@@ -124,19 +121,13 @@ def sweep(
         target: validation accuracy, as a share.
         seeds: whose updates count.
         tuning_seeds: seeds that tune the rate; none of ``seeds``.
-        progress: show a progress bar.
-
-    Raises:
-        RecipeError: A seed is in both groups.
     """
-    if set(seeds) & set(tuning_seeds):
-        raise RecipeError(f"seeds {tuple(seeds)}: take others than those of the tuning, {tuple(tuning_seeds)}")
     half = len(survey.x_valid) // 2
     tuning_survey = dataclasses.replace(survey, x_valid=survey.x_valid[:half], y_valid=survey.y_valid[:half])
     measuring_survey = dataclasses.replace(survey, x_valid=survey.x_valid[half:], y_valid=survey.y_valid[half:])
     sizes = sorted(set(batch_sizes))
     points: list[SweepPoint] = []
-    for size in tqdm(sizes, desc="batch sizes", unit="size", disable=not progress):
+    for size in sizes:
         grid, first_evaluation = _plan(size, points, _FIRST_RATE * sizes[0])
         max_steps = min(_MAX_STEPS, _MAX_IMAGES // size)
         trial = _Trial(size, target, first_evaluation)

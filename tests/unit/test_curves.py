@@ -15,8 +15,8 @@ def planted(s_min=60, b_crit=250, noise=0.1, seeds=5, seed=0):
 @pytest.mark.parametrize(("s_min", "b_crit"), [(60, 250), (10, 30), (500, 2000)])
 def test_without_noise_the_constants_come_back(s_min, b_crit):
     found = curves.fit(SIZES, planted(s_min, b_crit, noise=0))
-    assert found.s_min == pytest.approx(s_min, rel=1e-3) and found.b_crit == pytest.approx(b_crit, rel=2e-3)
-    assert found.b_crit_range == pytest.approx((b_crit, b_crit), rel=2e-3)
+    assert found.s_min == pytest.approx(s_min, rel=5e-3) and found.b_crit == pytest.approx(b_crit, rel=5e-3)
+    assert found.b_crit_range == pytest.approx((b_crit, b_crit), rel=5e-3)
 
 
 def test_the_knee_needs_twice_the_updates_and_the_trade_off_is_a_hyperbola():
@@ -32,5 +32,5 @@ def test_a_seed_that_is_not_there_counts_as_the_last():
     steps_PS = planted(noise=0)
     steps_PS[0, 2] = np.nan
     found = curves.fit(SIZES, steps_PS)
-    assert found.b_crit == pytest.approx(250, rel=2e-3)
+    assert found.b_crit == pytest.approx(250, rel=5e-3)
     assert np.isfinite(found.b_crit_K).all()

@@ -2,11 +2,10 @@
 
 import functools
 
-import clouds
 import numpy as np
 import pytest
 
-from dltutorial.convergence import curves, sweep
+from dltutorial.convergence import curves
 from dltutorial.course.checks import attempts as attempt
 from dltutorial.course.checks.attempts import SolutionRecipe, SolutionTask
 from dltutorial.errors import RecipeError
@@ -14,11 +13,6 @@ from dltutorial.errors import RecipeError
 SIZES = (4, 16, 64, 256, 1024, 4096)
 Recipe = functools.partial(functools.partial, SolutionRecipe)  # made when it is called
 Task = functools.partial(functools.partial, SolutionTask)
-survey = functools.cache(clouds.survey)  # 200 images to train with
-
-
-def swept(sizes=(16,), **more):
-    return lambda: sweep.sweep(survey(), sizes, **{"seeds": range(50, 55), "progress": False, **more})
 
 
 def fit(b_crit=250, lost=0):
@@ -29,11 +23,6 @@ def fit(b_crit=250, lost=0):
 
 
 ROWS = {  # what it is: (call, kind of error, words of the line)
-    "sweep: a seed of the tuning": (
-        swept(seeds=(1, 51, 52, 53, 54)),
-        RecipeError,
-        r"others than those of the tuning, \(0, 1, 2\)",
-    ),
     "curve: few batch sizes reach the target": (fit(lost=4), RecipeError, "2 of 6 batch sizes reached"),
     "curve: a knee above the data": (fit(1e6), RecipeError, "above all sizes.*larger"),
     "recipe: an unknown loader": (Recipe(loader="quick"), RecipeError, "must be one of one by one, batched, staged"),
