@@ -13,19 +13,16 @@ from dltutorial.course import exercises, notebooks
 from dltutorial.record import records
 from dltutorial.record.table import Table
 
-_HEADER = ("exercise", "attempts", "times passed", "last check", "best")
+_HEADER = ("exercise", "attempts", "times passed", "last check")
 
 
-def status(root: Path | None = None) -> Table:
+def status() -> Table:
     """Return a table with one row per exercise: how often its checks ran, and how they ended.
 
-    Args:
-        root: The course's folder. None means that it is searched for.
-
     Raises:
-        CourseError: This is not the course's folder.
+        CourseError: The course's folder is not found.
     """
-    root = paths.course_folder("solutions") if root is None else Path(root)
+    root = paths.course_folder("solutions")
     checks = _checks(root)
     rows = []
     for solution in notebooks.chapters(root / "solutions"):
@@ -35,13 +32,12 @@ def status(root: Path | None = None) -> Table:
     return Table.of(_HEADER, rows)
 
 
-def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
+def reset(name: str, yes: bool = False) -> int:
     """Start one exercise again. The learner is asked first, and the old file is copied into ``exercises/kept/``.
 
     Args:
         name: The number ("01", "1"), name or file name of the exercise.
         yes: Do not ask.
-        root: The course's folder. None means that it is searched for.
 
     Returns:
         0 if the exercise is new, 1 if the learner did not agree.
@@ -49,8 +45,8 @@ def reset(name: str, yes: bool = False, root: Path | None = None) -> int:
     Raises:
         CourseError: There is no such exercise, or the old file cannot be copied.
     """
-    root = paths.course_folder("solutions") if root is None else Path(root)
-    solution = notebooks.find(name, notebooks.chapters(root / "solutions"), "exercise")
+    root = paths.course_folder("solutions")
+    solution = notebooks.find(name, notebooks.chapters(root / "solutions"))
     file = root / "exercises" / solution.name
     if file.exists():
         if not (yes or _agreed(file.name)):
@@ -69,34 +65,23 @@ def _agreed(name: str) -> bool:
 
 
 def _checks(root: Path) -> list[dict[str, Any]]:
-    """Return the records of checks, from the folder of the records and from those beside exercises and notebooks.
+    """Return the records of checks, from the folder of the records and from the one beside the exercises.
 
     A kernel that JupyterLab starts works in the folder of its notebook. Without ``DLTUTORIAL_RUNS`` its records are
     there.
     """
-    folders = {paths.records_dir().resolve()}
-    for name in ("exercises", "notebooks", "notebooks/further"):
-        folders.add((root / name / "runs" / "records").resolve())
+    folders = {paths.records_dir().resolve(), (root / "exercises" / "runs" / "records").resolve()}
     return [record for folder in folders for record in records.read(folder) if record["kind"] == "check"]
 
 
 def _score(checks: list[dict[str, Any]]) -> tuple[object, ...]:
-    """Return four columns of the table: attempts, passes, the last check in words, and the most cases that passed."""
+    """Return three columns of the table: attempts, passes, and the last check in words."""
     attempts = [check for check in checks if check.get("status") in ("passed", "wrong")]
     if not attempts:
-        return 0, 0, "not attempted yet", "–"
+        return 0, 0, "not attempted yet"
     n_passed = sum(check["status"] == "passed" for check in attempts)
     last = max(attempts, key=lambda check: check["time"])
     result = last["status"]
     if result == "wrong" and last.get("failed"):
         result = f"wrong: {last['failed']}"
-    return len(attempts), n_passed, f"{result} ({last['time'][:10]})", _most_cases(attempts)
-
-
-def _most_cases(attempts: list[dict[str, Any]]) -> str:
-    """Return the most cases that passed in one attempt, such as "3 of 4 cases"."""
-    counts = [(attempt["cases_passed"], attempt["cases"]) for attempt in attempts if attempt.get("cases")]
-    if not counts:
-        return "–"
-    passed, cases = max(counts, key=lambda count: count[0] / count[1])
-    return f"{passed} of {cases} cases"
+    return len(attempts), n_passed, f"{result} ({last['time'][:10]})"

@@ -25,13 +25,12 @@ _MARKER = re.compile(r"(BEGIN|END) SOLUTION")
 _HINT = re.compile(r"^\s*# HINT:\s*(.+?)\s*$", re.MULTILINE)
 
 
-def build(root: Path | None = None, check: bool = False) -> int:
-    """Write ``root/exercises`` from ``root/solutions``.
+def build(check: bool = False) -> int:
+    """Write ``exercises/`` from ``solutions/`` in the course's folder.
 
     A file that exists and differs is first copied (see ``keep``), because it may hold a learner's answer.
 
     Args:
-        root: The folder that has ``solutions/`` and ``exercises/``. None means the course's folder.
         check: If true, write nothing, and print the names of the files that a build would change.
 
     Returns:
@@ -40,7 +39,7 @@ def build(root: Path | None = None, check: bool = False) -> int:
     Raises:
         CourseError: There are no solutions, a notebook cannot be read, or a marker in a notebook has no partner.
     """
-    root = paths.course_folder("solutions") if root is None else Path(root)
+    root = paths.course_folder("solutions")
     texts = {solution.name: blank_notebook(solution) for solution in notebooks.chapters(root / "solutions")}
     status = 0
     for name, text in texts.items():

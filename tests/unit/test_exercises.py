@@ -41,11 +41,13 @@ def edit(file, text="print(1)", by="print('mine')"):
 
 
 @pytest.fixture
-def course(tmp_path):
-    """A folder with one solution and its exercise."""
+def course(tmp_path, monkeypatch):
+    """The course's folder, which is the working folder, with one solution and its exercise."""
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "solutions").mkdir()
     (tmp_path / "solutions" / "00_a.ipynb").write_text(notebook(CODE, "print(1)"))
-    exercises.build(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exercises.build()
     return tmp_path
 
 
@@ -63,7 +65,7 @@ def test_several_blocks_in_one_cell_become_several_blanks():
 def test_markers_that_do_not_pair_are_one_line_that_names_notebook_and_cell(course, source):
     (course / "solutions" / "00_a.ipynb").write_text(notebook(CODE, source))
     with pytest.raises(CourseError, match=r"00_a\.ipynb, cell 2: each ### BEGIN SOLUTION .* needs its ### END"):
-        exercises.build(course)
+        exercises.build()
 
 
 def test_an_exercise_differs_only_in_its_blanks_and_has_no_outputs(course):
@@ -77,10 +79,10 @@ def test_an_exercise_differs_only_in_its_blanks_and_has_no_outputs(course):
 
 
 def test_check_names_an_exercise_that_is_out_of_step_and_writes_nothing(course, capsys):
-    assert exercises.build(course, check=True) == 0
+    assert exercises.build(check=True) == 0
     before = (course / "exercises" / "00_a.ipynb").read_text()
     edit(course / "solutions" / "00_a.ipynb", by="print(2)")
-    assert exercises.build(course, check=True) == 1
+    assert exercises.build(check=True) == 1
     assert "exercises/00_a.ipynb is not what its solution makes" in capsys.readouterr().err
     assert (course / "exercises" / "00_a.ipynb").read_text() == before
 
@@ -89,9 +91,9 @@ def test_an_edited_exercise_is_copied_before_a_build_writes_it(course):
     file = course / "exercises" / "00_a.ipynb"
     edit(file)
     before = file.read_text()
-    assert exercises.build(course) == 0
+    assert exercises.build() == 0
     assert [copy.read_text() for copy in (course / "exercises" / "kept").iterdir()] == [before]
-    assert exercises.build(course, check=True) == 0
+    assert exercises.build(check=True) == 0
 
 
 def test_a_learners_other_files_stay(course):
@@ -99,5 +101,5 @@ def test_a_learners_other_files_stay(course):
     for name in ("00_a-Copy1.ipynb", "Untitled.ipynb", "00_a.py"):
         (folder / name).write_text("mine")
     edit(course / "solutions" / "00_a.ipynb", by="print(2)")
-    exercises.build(course)
+    exercises.build()
     assert [path.read_text() for path in folder.glob("*.*") if path.name != "00_a.ipynb"] == ["mine"] * 3
