@@ -1,11 +1,10 @@
 """Report what this machine has and what is missing, and what each chapter shows here. This is ``dltutorial doctor``.
 
-The input is this machine, the folder of notebooks, and the records of earlier runs. The output is plain text, with
-times in seconds and memory in GiB, and an exit status.
+The input is this machine and the folder of notebooks. The output is plain text, with times in seconds and memory in
+GiB, and an exit status.
 """
 
 import shutil
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,17 +15,16 @@ from dltutorial.course import notebooks
 from dltutorial.errors import CourseError
 from dltutorial.machine import UNKNOWN, Accelerator, Machine
 from dltutorial.profile import peaks, timing
-from dltutorial.record import records
 from dltutorial.step import compiling
 
 _PACKAGES = ("torch", "jupyterlab", "papermill", "h5py", "tensorboard", "wandb")
+_COMPILERS = ("gcc", "g++", "clang++", "nvcc")
 
 
-def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]:
+def report(measure: bool = False) -> tuple[str, int]:
     """Return the whole report and the exit status.
 
     Args:
-        folder: The folder of the notebooks. None means the one that ``dltutorial run`` uses.
         measure: Measure the peaks of the machine first, which takes seconds.
 
     Returns:
@@ -40,7 +38,7 @@ def report(folder: Path | None = None, measure: bool = False) -> tuple[str, int]
     preset = config.preset()
     missing = list(problems())
     try:
-        chapters = _chapter_rows(notebooks.chapters(folder), here, preset.name)
+        chapters = _chapter_rows(here)
     except CourseError as error:
         chapters = [("none found",)]
         missing.append(("chapters", str(error)))
@@ -136,32 +134,19 @@ def _write_below(folder: Path) -> None:
         file.write(b"x")
 
 
-def _chapter_rows(chapters: Sequence[Path], here: Machine, preset: str) -> list[tuple[str, ...]]:
+def _chapter_rows(here: Machine) -> list[tuple[str, ...]]:
     """Return a row per chapter: minutes to read, seconds to run, and what it does not show on this machine."""
-    measured_s = _measured_s(preset)
     rows: list[tuple[str, ...]] = [("", "title", "to read and do", "to run", "here")]
-    for path in chapters:
+    for path in notebooks.chapters():
         about = notebooks.about(path)
-        number = about["chapter"]
-        title = notebooks.title(notebooks.read(path)) or path.stem
-        run_time = f"about {about.get('smoke_s', '–')} s in smoke"
-        if number in measured_s:
-            run_time = f"{measured_s[number]:.0f} s (measured here)"
+        title = notebooks.title(notebooks.read(path))
         shows = "shows everything"
-        missing = [need for need in about.get("better_with", ()) if not has(need, here)]
+        missing = [need for need in about["better_with"] if not has(need, here)]
         if missing:
             shows = f"runs; not shown here: what needs {', '.join(missing)}"
-        rows.append((number, title, f"{about.get('minutes', '–')} min", run_time, shows))
+        run_time = f"about {about['smoke_s']} s in smoke"
+        rows.append((about["chapter"], title, f"{about['minutes']} min", run_time, shows))
     return rows
-
-
-def _measured_s(preset: str) -> dict[str, float]:
-    """Return the median seconds of earlier runs of each chapter on this machine in this preset, from the records."""
-    seconds: dict[str, list[float]] = {}
-    for record in records.read(paths.records_dir()):
-        if (record["machine"], record["preset"], record["kind"]) == (machine.label(), preset, "run"):
-            seconds.setdefault(record["chapter"], []).append(record["value"])
-    return {chapter: statistics.median(values) for chapter, values in seconds.items()}
 
 
 def _peak_rows(measured: peaks.Peaks | None) -> list[tuple[str, ...]]:
@@ -213,14 +198,9 @@ def _precision_units(here: Machine) -> str:
 
 def _compilers(here: Machine) -> str:
     """Return the compilers of this machine, and what ``torch.compile`` lacks."""
-    compilers = _installed("gcc", "g++", "clang++", "nvcc") or "none"
+    compilers = ", ".join(name for name in _COMPILERS if shutil.which(name)) or "none"
     missing = compiling.missing(here.device)
     return f"{compilers}; torch.compile needs {missing}" if missing else compilers
-
-
-def _installed(*programs: str) -> str:
-    """Return those of these programs that can be found, separated by commas."""
-    return ", ".join(name for name in programs if shutil.which(name))
 
 
 def _gib(n_bytes: int | None) -> str:

@@ -30,15 +30,12 @@ _HEADING = re.compile(r"^#+\s*(?:\d+\W+)?(.*)")
 
 
 def folder() -> Path:
-    """Return the folder of the notebooks: ``DLTUTORIAL_NOTEBOOKS``, or else ``notebooks`` in the course's folder.
+    """Return the folder ``notebooks`` in the course's folder.
 
     Raises:
         CourseError: There is no such folder.
     """
-    from_environment = paths.of_variable("DLTUTORIAL_NOTEBOOKS")
-    if from_environment is None:
-        return paths.course_folder("notebooks") / "notebooks"
-    return from_environment.resolve()
+    return paths.course_folder("notebooks") / "notebooks"
 
 
 def chapters(where: Path | None = None) -> list[Path]:
@@ -77,38 +74,25 @@ def place(path: Path) -> str:
     return path.name
 
 
-def find(wanted: str, among: Sequence[Path] | None = None, kind: str = "chapter") -> Path:
+def find(wanted: str, among: Sequence[Path] | None = None) -> Path:
     """Find one notebook.
 
     Args:
-        wanted: Its number ("03", "3"), its name ("03_feed", "feed") or its file name. For a further notebook, its
-            number ("03-further") or its path ("notebooks/further/03_feed.ipynb").
+        wanted: Its number ("03", "3"), its name ("03_feed") or its file name. For a further notebook, its number
+            ("03-further") or its path ("notebooks/further/03_feed.ipynb").
         among: The notebooks. None means all notebooks of the course.
-        kind: The word for such a notebook in a message.
 
     Raises:
-        CourseError: There is no such notebook, and the message lists all of them. Or there are several.
+        CourseError: There is no such notebook, and the message lists all of them.
     """
     among = chapters() if among is None else among
     is_further = FURTHER in wanted
-    candidates = [path for path in among if (path.parent.name == FURTHER) == is_further]
     name = Path(wanted).name.removesuffix(".ipynb").removesuffix(f"-{FURTHER}")
-    matches = _matches(name, candidates)
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        several = " or ".join(path.stem for path in matches)
-        raise CourseError(f"{kind} {wanted!r} may be {several}; give the whole name of one")
+    for path in among:
+        if (path.parent.name == FURTHER) == is_further and name.zfill(2) in (path.stem, path.stem[:2]):
+            return path
     names = ", ".join(place(path).removesuffix(".ipynb") for path in among)
-    raise CourseError(f"no {kind} {wanted!r}; choose a number or name of: {names}")
-
-
-def _matches(name: str, candidates: Sequence[Path]) -> list[Path]:
-    """Return the notebooks of this name. If there is none, return those whose number or rest of the name it is."""
-    whole_name = [path for path in candidates if path.stem == name]
-    if whole_name:
-        return whole_name
-    return [path for path in candidates if path.stem[:2] == name.zfill(2) or path.stem[3:] == name]
+    raise CourseError(f"no notebook {wanted!r}; choose a number or name of: {names}")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -29,12 +29,13 @@ LONG = "import os, time; open(os.environ['PID_FILE'], 'w').write(str(os.getpid()
 
 @pytest.fixture
 def course(tmp_path):
-    """Make a folder of notebooks, each with parameters and one cell of this source."""
+    """Make a course's folder with notebooks, each with parameters and one cell of this source."""
 
     def make(**chapters):
         quick_imports()
         import nbformat.v4 as v4
 
+        (tmp_path / "pyproject.toml").touch()
         (tmp_path / "notebooks").mkdir()
         for name, source in chapters.items():
             first = v4.new_code_cell('preset = "auto"\nsteps = 3', metadata={"tags": ["parameters"]})
@@ -48,7 +49,7 @@ def course(tmp_path):
 
 
 def start(folder, *options):
-    env = os.environ | {"DLTUTORIAL_NOTEBOOKS": str(folder / "notebooks"), "PID_FILE": str(folder / "pid")}
+    env = os.environ | {"PID_FILE": str(folder / "pid")}
     command = [sys.executable, "-m", "dltutorial", "run", "--preset", "smoke", "--out", str(folder / "out"), *options]
     return subprocess.Popen(
         command,

@@ -56,7 +56,7 @@ def test_each_learner_has_a_gpu_if_the_plan_has_gpus(plan, capsys):
 
 
 def test_the_largest_chapter_sets_the_memory_and_minutes_add_up(plan):
-    both = plan(chapters=["0", "scaling"])
+    both = plan(chapters=["0", "11_scaling"])
     alone = [plan(chapters=[chapter]) for chapter in ("00", "11")]
     assert both["chapters"] == ["00", "11"]
     assert both["needs"]["memory"] == max(one["needs"]["memory"] for one in alone)

@@ -44,7 +44,8 @@ def course(tmp_path, monkeypatch):
     folder.mkdir()
     about = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=about), folder / "07_tiny.ipynb")
-    monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", str(folder))
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=lambda words: " ".join(words) or "top")
@@ -88,7 +89,7 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback(monkeypatch):
 REFUSED = [
     (["nonsense"], "nonsense"),
     ([], "COMMAND"),
-    (["run", "99"], "no chapter '99'"),
+    (["run", "99"], "no notebook '99'"),
     (["run", "-p", "stepz", "3"], "stepz"),
     (["run", "--jobs", "0"], "--jobs"),
     (["run", "--timeout", "nan"], "--timeout: nan is not from 1 to 604,800"),
@@ -104,8 +105,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("argv", "words"), REFUSED, ids=[" ".join(argv) for argv, _ in REFUSED])
-def test_what_cannot_be_is_refused_in_one_line(argv, words, refused, course, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_is_refused_in_one_line(argv, words, refused, course, tmp_path):
     assert words in refused(*argv)
     assert not (tmp_path / "runs").exists()
 

@@ -19,7 +19,7 @@ def course(tmp_path, monkeypatch):
     }.items():
         cells = [{"cell_type": "code", "source": text, "metadata": {}} for text in sources]
         (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}))
-    monkeypatch.setenv("DLTUTORIAL_NOTEBOOKS", str(folder))
+    (tmp_path / "pyproject.toml").touch()
     (work := tmp_path / "work").mkdir()
     monkeypatch.chdir(work)
     return work
