@@ -16,7 +16,7 @@ from dltutorial import errors
 
 _RANK_FAILED = re.compile(r"rank \d+ of \d+ failed: ([^\n]*)")
 # The messages of these errors say what to do.
-_COURSE_ERRORS = ("CourseError", "DataError", "RecipeError", "DivergedError", "RankFailed", "RanksHang")
+_COURSE_ERRORS = ("CourseError", "DataError", "RecipeError", "RankFailed", "RanksHang")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor
 
 from dltutorial import paths
 from dltutorial.distributed import barrier, from_rank_0, is_rank_0, is_true_on_all_ranks
-from dltutorial.errors import CourseError
+from dltutorial.errors import CourseError, first_line
 
 CHECKPOINTS_TO_KEEP = 2  # the older one is a spare, in case the newest one cannot be read
 
@@ -181,14 +181,6 @@ def save_atomically(state: dict, file: Path) -> None:
             torch.save(state, temporary)
         except RuntimeError as error:  # torch raises it if the disk is full
             raise OSError(first_line(error)) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class if there is no message."""
-    lines = str(error).splitlines()
-    if not lines:
-        return type(error).__name__
-    return lines[0]
 
 
 def message_of_failed_rank(error: CheckpointException) -> str:

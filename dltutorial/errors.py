@@ -21,5 +21,7 @@ class RecipeError(CourseError, ValueError):
     """There is no such preset or recipe, or a parameter has a value that is not possible."""
 
 
-class DivergedError(CourseError):
-    """The loss or the scores of a training run are no finite numbers any more."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 120 characters, or its class if there is no message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:120]

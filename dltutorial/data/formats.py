@@ -19,7 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, first_line
 
 SUFFIXES = {"hdf5": ".h5", "npy": ".npy", "zarr": ".zarr"}
 _CONVERT = "write it in the layout of the course, as the script for ERA5 in book/training.md does"
@@ -199,12 +199,6 @@ def readable(path: Path) -> Iterator[None]:
     except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
         why = first_line(error)
         raise DataError(f"{path} is not readable ({why}); compare it with its source, it may be incomplete") from error
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 120 characters; the name of its type if it has no message."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:120]
 
 
 def read_amplification(year: Year, count: int) -> float:

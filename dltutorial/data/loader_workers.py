@@ -22,8 +22,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dltutorial.data import formats
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, first_line
 
 
 def ignore_stop_signals(worker: int) -> None:
@@ -51,7 +50,7 @@ def until_closed(loader: DataLoader) -> Iterator[Tensor]:
     try:
         yield from batches
     except RuntimeError as error:
-        message = formats.first_line(error)
+        message = first_line(error)
         if not message.startswith("DataLoader worker"):
             raise
         raise DataError(f"{message.rstrip('.')}; lower workers or the batch size, or give it more memory") from None

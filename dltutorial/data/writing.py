@@ -23,7 +23,7 @@ import numpy as np
 from dltutorial import node
 from dltutorial.data import formats
 from dltutorial.data.formats import Layout
-from dltutorial.errors import DataError
+from dltutorial.errors import DataError, first_line
 
 #: ``put(first, x_BCHW)`` writes the snapshots from number ``first`` on.
 Put = Callable[[int, np.ndarray], object]
@@ -51,7 +51,7 @@ def building(folder: Path) -> Iterator[Path]:
         yield temporary
         _sync_and_rename(temporary, folder)
     except OSError as error:
-        why = error.strerror or formats.first_line(error)
+        why = error.strerror or first_line(error)
         todo = "make room, or choose another folder (--out DIR or DLTUTORIAL_DATA)"
         raise DataError(f"cannot write {folder}: {why}; {todo}") from error
     finally:

@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from dltutorial import paths
-from dltutorial.errors import CourseError, DivergedError
+from dltutorial.errors import CourseError
 from dltutorial.record.track import Tracker
 
 
@@ -91,11 +91,11 @@ class RunLog:
         """Write one line for each of the last N steps, the last of them is ``step``.
 
         Raises:
-            DivergedError: A loss is not finite. All ranks have the same losses, so all of them raise.
+            CourseError: A loss is not finite. All ranks have the same losses, so all of them raise.
         """
         samples_per_s = len(losses_N) * self._batch_size / (time.perf_counter() - self._start_s)
         if not losses_N.isfinite().all():
-            raise DivergedError(
+            raise CourseError(
                 f"the loss is not finite after {step} steps; lower --learning-rate, or check the data for NaN with "
                 "dltutorial data check"
             )

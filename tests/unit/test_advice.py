@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dltutorial import advice, cli
 from dltutorial.course import doctor
-from dltutorial.errors import CourseError, DataError, DivergedError
+from dltutorial.errors import CourseError, DataError
 from dltutorial.launch import RankFailed, RanksHang
 
 ROOT = Path(__file__).parents[2]
@@ -246,7 +246,7 @@ def test_troubleshooting_is_the_table():
     [
         CourseError("cannot write x: No space left on device; make room"),
         DataError("x.h5 is truncated file; make it again"),
-        DivergedError("CUDA out of memory"),
+        CourseError("CUDA out of memory"),
         RanksHang("ranks 0, 1 did not end: Timed out waiting 5ms for recv operation", [0, 1]),
         RankFailed("rank 0 of 2 failed: DataError: No such file", 0, "DataError", "No such file"),
         ValueError("learning_rate must be positive"),
