@@ -181,7 +181,7 @@ def _place(stack: str) -> str:
 
     The stack starts with the newest call. It is empty if the rank died before it could write it.
     """
-    called: list[str] = []  # the functions of torch and others that stand above the learner's code
+    called = ""  # the function of torch, or of another package, that the learner's code called
     for file, line, function in _STACK_LINE.findall(stack):
         if paths.is_learners(file):
             place = f"{_location(file, int(line))}, in {function}"
@@ -189,20 +189,20 @@ def _place(stack: str) -> str:
             if source:
                 place += f": {source}"
             if called:
-                return f"waits in {called[-1]}, called at {place}"
+                return f"waits in {called}, called at {place}"
             return f"is at {place}"
         if function not in _WRAPPERS:
-            called.append(function)
+            called = function
     return "is at no line of your code"
 
 
 def _location(file: str, line: int) -> str:
     """Return a file and a line. A notebook cell is shown with its number."""
+    shell = None
     if "IPython" in sys.modules:
         shell = sys.modules["IPython"].get_ipython()
-        cell = None
-        if shell is not None:
-            cell = shell.compile.format_code_name(file)  # such as ("Cell", "In[3]"), or None for a file
+    if shell is not None:
+        cell = shell.compile.format_code_name(file)  # such as ("Cell", "In[3]"), or None for a file
         if cell is not None:
             return f"{cell[0]} {cell[1]}, line {line}"
     return f'File "{file}", line {line}'

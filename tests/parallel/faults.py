@@ -46,10 +46,6 @@ def fail_everywhere():
     raise RuntimeError("Connection closed by peer [127.0.0.1]:1234")
 
 
-def sleep():
-    time.sleep(1000)
-
-
 def die():
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
