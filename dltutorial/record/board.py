@@ -24,28 +24,23 @@ from markupsafe import Markup
 from dltutorial.errors import CourseError
 
 
-def show(folder: Path, height: int = 600) -> None:
+def show(folder: Path) -> None:
     """Show TensorBoard with the runs below ``folder``. A second call shows the same board.
 
     Args:
         folder: The folder of a run, or one that holds several runs. The event files may come from any program.
-        height: Height of the frame in pixels.
 
     Raises:
         CourseError: There are no event files.
     """
-    from IPython import get_ipython
     from IPython.display import HTML, display
 
     folder = Path(folder).absolute()
     if next(folder.glob("**/*tfevents*"), None) is None:
         todo = "give the folder that holds some, or train with --track tensorboard first"
         raise CourseError(f"no TensorBoard event files (*tfevents*) in {folder.name}/ or below; {todo}")
-    is_notebook = getattr(get_ipython(), "kernel", None) is not None
-    if not is_notebook:
-        print(f"TensorBoard of {folder.name}: http://127.0.0.1:{start(folder)} (as long as this program runs)")
-    elif "JPY_SESSION_NAME" in os.environ:
-        display(HTML(frame(address(start(folder)), folder.name, height)))
+    if "JPY_SESSION_NAME" in os.environ:
+        display(HTML(frame(address(start(folder)), folder.name)))
     else:  # a program such as papermill runs the notebook, and no browser shows it
         print(f"in JupyterLab TensorBoard appears here; else: tensorboard --logdir {os.path.relpath(folder)}")
 
@@ -92,16 +87,15 @@ def address(place: str) -> str:
     return f"http://127.0.0.1:{place}"
 
 
-def frame(address: str, name: str, height: int) -> str:
+def frame(address: str, name: str) -> str:
     """Return the HTML of a frame with the board, and of its address below the frame.
 
     Args:
         address: The address for the browser.
         name: The name of the folder.
-        height: Height of the frame in pixels.
     """
     return Markup(
-        '<iframe title="TensorBoard: {name}" src="{address}" width="100%" height="{height}" '
+        '<iframe title="TensorBoard: {name}" src="{address}" width="100%" height="600" '
         'style="border:1px solid #8888"></iframe><div style="opacity:.85">TensorBoard of {name}: '
         '<a href="{address}" target="_blank">in a tab of its own</a>. It ends with this kernel.</div>'
-    ).format(name=name, address=address, height=height)
+    ).format(name=name, address=address)

@@ -47,18 +47,6 @@ def test_tensorboard_shows_what_was_logged(run):
     assert [(step, value) for _, step, value in points] == [(n, pytest.approx(1 / n)) for n in (1, 2, 3)]
 
 
-def test_without_a_notebook_the_address_is_printed_and_any_folder_with_event_files_is_shown(tmp_path, capsys):
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(tmp_path / "other" / "deep" / "er") as writer:
-        writer.add_scalar("other/loss", 0.5, 1)
-    board.show(tmp_path / "other")
-    stdout = capsys.readouterr().out
-    assert "TensorBoard of other: http://127.0.0.1:" in stdout
-    address = stdout.partition("http://127.0.0.1:")[2].partition(" ")[0]
-    assert wait_for(lambda: b"other/loss" in read(f"{address}data/plugin/scalars/tags"))
-
-
 def test_one_server_for_each_folder_listens_on_the_loopback_and_answers_only_below_its_secret_path(run):
     port, _, path = board.start(run).partition("/")
     assert board.start(run) == f"{port}/{path}"
@@ -90,7 +78,7 @@ def test_the_frame_uses_the_proxy_of_the_users_server_and_escapes_the_name_of_th
     assert board.address("4321/secret/") == "http://127.0.0.1:4321/secret/"
     monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ada/")
     assert board.address("4321/secret/") == "/user/ada/proxy/4321/secret/"
-    page = board.frame('/proxy/1/"x/', "a<b>", 600)
+    page = board.frame('/proxy/1/"x/', "a<b>")
     assert '<iframe title="TensorBoard: a&lt;b&gt;" src="/proxy/1/&#34;x/"' in page
     assert "a<b>" not in page
 
