@@ -35,20 +35,20 @@ class Chapter:
         preset: the sizes that this kernel uses.
     """
 
-    def __init__(self, number: str, preset: str | config.Preset = "auto") -> None:
+    def __init__(self, number: str, preset: str) -> None:
         """Choose the preset and show the environment. From now on, tracebacks end with advice.
 
         Args:
             number: The number of the chapter, such as "01" or "01-further".
-            preset: The preset or its name.
+            preset: The name of the preset, or "auto".
 
         Raises:
             RecipeError: There is no such preset.
             CourseError: DLTUTORIAL_NODE is neither login nor compute.
         """
-        self.number = str(number)
+        self.number = number
+        self.preset = config.preset(preset)
         scripts.prepare()
-        self.preset = preset if isinstance(preset, config.Preset) else config.preset(preset)
         self._writer = records.Writer(self.number, self.preset.name)
         self._guesses: dict[str, Guess] = {}
         versions = ", ".join(f"{name} {version}" for name, version in machine.versions().items() if version)

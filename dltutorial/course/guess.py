@@ -1,7 +1,8 @@
 """Take a learner's prediction in a number field, and compare it with the measurement in a picture.
 
 The input is a question, a unit, a default, and perhaps the value of a model in the same unit. The output is the guess,
-and one record of kind "prediction" with guess, model, measurement and their ratios.
+and one record of kind "prediction", whose value is the measurement. It also has the guess, the model's value, and the
+ratio of model and measurement.
 """
 
 import math
@@ -81,10 +82,8 @@ class Guess:
             self.unit,
             kind="prediction",
             question=self.question,
-            measured=measured,
             guess=self.value,
             touched=self.touched,
-            ratio=ratio,
             model=self.model,
             model_ratio=model_ratio,
         )

@@ -112,10 +112,10 @@ def box(
     return Shown(str(html), "\n    ".join(text))
 
 
-def advice(text: str, title: str = "What to do") -> Shown:
+def advice(text: str) -> Shown:
     """Return a box with advice."""
-    html = box("advice", title, [("", text)], kind="advice", mark=title.lower()).html
-    return Shown(html, f"{title}: {text}")
+    html = box("advice", "What to do", [("", text)], kind="advice", mark="what to do").html
+    return Shown(html, f"What to do: {text}")
 
 
 def line(*parts: tuple[str, str]) -> Shown:

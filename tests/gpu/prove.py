@@ -134,7 +134,7 @@ def chapter_results(part: Part, out: Path) -> dict[str, object]:
     """What the chapters of a part claimed and measured: their claims, measurements and predictions, as recorded."""
     lines = records.read(out / "chapters" / part.name / "records")
     keys = ("chapter", "kind", "what", "status", "value", "unit", "evidence", "needs", "expected", "guess", "model")
-    known = {"time", "preset", "machine", "versions", "question", "touched", "ratio", "model_ratio", "measured"}
+    known = {"time", "preset", "machine", "versions", "question", "touched", "model_ratio", "measured"}
     rows = []
     for line in lines:
         row = {key: line[key] for key in keys if line.get(key) not in (None, "")}

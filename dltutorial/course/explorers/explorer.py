@@ -33,13 +33,9 @@ class Explorer:
         self.draw = draw
         self.widgets = widgets
 
-    def picture(self, **changed: Any) -> show.Shown:
-        """Return the figure and its text. The text is also the alt text of the figure.
-
-        Args:
-            **changed: Values that replace those of the widgets.
-        """
-        values = {name: widget.value for name, widget in self.widgets.items()} | changed
+    def picture(self) -> show.Shown:
+        """Return the figure and its text. The text is also the alt text of the figure."""
+        values = {name: widget.value for name, widget in self.widgets.items()}
         with mpl.rc_context(plots.STYLE):
             figure = Figure(figsize=(6.4, 4))
             axes = figure.add_subplot()
