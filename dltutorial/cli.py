@@ -29,7 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, 2 after a mistake, 75 if a signal stopped training, 130 after Ctrl-C, or the command's own.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    return run_command(lambda: _run_words(words))
+
+    def command() -> int:
+        if words[:1] == ["train"]:  # the trainer reads its own options
+            from dltutorial import train
+
+            return train.main(words[1:])
+        args = make_parser().parse_args(words)
+        return args.command(args)
+
+    return run_command(command)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -62,7 +71,6 @@ def make_parser() -> argparse.ArgumentParser:
     add = _add(actions, "weather", _data, "simulate a data set, unless it exists")
     add("--preset", default="auto", help=_PRESET)
     add("--out", type=Path, metavar="DIR", help="the new folder (default: among the data of the course)")
-    add("--seed", type=number(int, 0, 2**31), default=0, help="seed of the simulation (default: 0)")
     add = _add(actions, "check", _data, "read a data set completely, and say what is wrong with it")
     add("--source", type=Path, metavar="DIR", required=True, help="the data set")
     add("--write-statistics", action="store_true", help="write statistics that are missing or wrong to DIR/stats")
@@ -89,16 +97,6 @@ def _add_group(actions: argparse._SubParsersAction, name: str, text: str) -> arg
     """Add a command that has commands of its own, and return the object to which these are added."""
     parser = actions.add_parser(name, help=text, description=text)
     return parser.add_subparsers(metavar="WHAT", dest="action", required=True)
-
-
-def _run_words(words: list[str]) -> int:
-    """Let the trainer read its own options, and the parser all others."""
-    if words[:1] == ["train"]:
-        from dltutorial import train
-
-        return train.main(words[1:])
-    args = make_parser().parse_args(words)
-    return args.command(args)
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -130,7 +128,7 @@ def _data(args: argparse.Namespace) -> int:
     from dltutorial.data import check, weather
 
     if args.action == "weather":
-        print(weather.ensure(preset(args.preset), args.out, seed=args.seed))
+        print(weather.ensure(preset(args.preset), args.out))
         return 0
     report = check.check(args.source, args.write_statistics)
     print(*report.problems, *report.notes, sep="\n")

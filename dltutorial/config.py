@@ -93,12 +93,12 @@ def preset(name: str = "auto") -> Preset:
         The preset.
 
     Raises:
-        RecipeError: There is no preset of this name, or ``DLTUTORIAL_YEARS`` is wrong.
+        RecipeError: There is no preset of this name.
     """
     source = "preset"
-    from_environment = os.environ.get("DLTUTORIAL_PRESET") or "auto"
-    if name == "auto" and from_environment != "auto":
-        name, source = from_environment, "DLTUTORIAL_PRESET"
+    if name == "auto":
+        source = "DLTUTORIAL_PRESET"
+        name = os.environ.get(source) or "auto"
     if name == "auto":
         from dltutorial import machine
 
@@ -107,14 +107,6 @@ def preset(name: str = "auto") -> Preset:
         raise RecipeError(f"{source} {name!r} is not one of {', '.join(PRESETS)}, auto; choose one of these")
     years = os.environ.get("DLTUTORIAL_YEARS")
     if years:
-        return dataclasses.replace(PRESETS[name], years=_parse_years(years))
+        train, valid, test = (int(number) for number in years.split(","))
+        return dataclasses.replace(PRESETS[name], years=(train, valid, test))
     return PRESETS[name]
-
-
-def _parse_years(text: str) -> tuple[int, int, int]:
-    """Return the numbers of (train, valid, test) years in a text such as ``2,1,1``."""
-    numbers = text.split(",")
-    if len(numbers) != 3 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise RecipeError(f"DLTUTORIAL_YEARS is {text!r}, not three numbers such as 2,1,1 (train, valid, test)")
-    train, valid, test = (int(number) for number in numbers)
-    return train, valid, test

@@ -62,17 +62,13 @@ def login_sign(env: Mapping[str, str] | None = None, jsc_file: Path = _JSC_FILE)
     return None
 
 
-def description(env: Mapping[str, str] | None = None, jsc_file: Path = _JSC_FILE) -> str:
-    """Describe in a few words where this process runs: on a login node, in a Slurm job, or on this machine.
-
-    The arguments and errors are those of ``login_sign``.
-    """
-    env = os.environ if env is None else env
-    sign = login_sign(env, jsc_file)
-    hub = ", through JupyterHub" if "JUPYTERHUB_SERVICE_PREFIX" in env else ""
+def description() -> str:
+    """Describe in a few words where this process runs: on a login node, in a Slurm job, or on this machine."""
+    sign = login_sign()
+    hub = ", through JupyterHub" if "JUPYTERHUB_SERVICE_PREFIX" in os.environ else ""
     if sign:
         return f"a login node ({sign}){hub}: light cells run, training is sent to Slurm"
-    if _in_job(env):
+    if _in_job(os.environ):
         return f"a Slurm job{hub}"
     return f"this machine{hub}"
 

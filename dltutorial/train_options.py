@@ -113,9 +113,6 @@ def check_options(options: argparse.Namespace, world_size: int) -> None:
     for name in ("steps", "global_batch_size", "accumulate", "tensor"):
         if getattr(options, name) < 1:
             raise CourseError(f"--{name.replace('_', '-')} is {getattr(options, name)}, but it must be at least 1")
-    for name in ("workers", "warmup_steps", "checkpoint_every"):
-        if getattr(options, name) < 0:
-            raise CourseError(f"--{name.replace('_', '-')} is {getattr(options, name)}, but it must not be negative")
     if options.warmup_steps > options.steps:
         raise CourseError(f"--warmup-steps {options.warmup_steps} is more than --steps {options.steps}; lower it")
     if world_size % options.tensor != 0 or heads % options.tensor != 0:
