@@ -133,7 +133,7 @@ class Exercise:
         not_tried: list[str] = []
         case = self.cases[0]
         try:
-            with guard.deadline(self.deadline_s):
+            with guard.deadline(self.deadline_s), guard.exit_raises():
                 for case in self.cases:
                     try:
                         case(fn)
@@ -162,6 +162,8 @@ class Exercise:
             if trace:
                 hint = "Your function does not come to an end. Look for a loop, or a wait, that nothing stops."
             return Outcome("wrong", passed, name, "an answer", f"none within {self.deadline_s:g} s", hint, trace)
+        if isinstance(error, SystemExit):
+            return Outcome("wrong", passed, name, got="a call of exit", hint="Return the answer; do not leave Python.")
         return Outcome("wrong", passed, name, got=_got(error, trace), hint=_notes(error), trace=trace)
 
     def _box(self, outcome: Outcome) -> show.Shown:

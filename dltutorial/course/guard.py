@@ -6,6 +6,7 @@ The time limit uses the alarm signal of Unix (https://docs.python.org/3/library/
 import contextlib
 import reprlib
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,23 @@ def deadline(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)
+
+
+@contextlib.contextmanager
+def exit_raises() -> Iterator[None]:
+    """Let ``exit()`` in a notebook raise ``SystemExit``, as it does in a program. IPython would end the kernel."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if not hasattr(shell, "ask_exit"):  # this is no notebook
+        yield
+        return
+    ask_exit = shell.ask_exit
+    shell.ask_exit = sys.exit
+    try:
+        yield
+    finally:
+        shell.ask_exit = ask_exit
 
 
 def last_words(error: BaseException) -> str:

@@ -176,6 +176,19 @@ def test_no_wrong_answer_raises_an_exception(exercise, capsys, fn):
     assert "✗" in capsys.readouterr().out
 
 
+def test_exit_in_a_notebook_is_a_wrong_answer_and_does_not_end_the_kernel(exercise):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.ask_exit = ask_exit = object()  # it would end the kernel
+    try:
+        outcome = exercise.examine(lambda x: shell.user_ns["exit"]())
+        assert outcome.hint == "Return the answer; do not leave Python."
+        assert shell.ask_exit is ask_exit
+    finally:
+        InteractiveShell.clear_instance()
+
+
 def test_an_interrupt_by_the_learner_is_not_caught(exercise):
     def fn(x):
         raise KeyboardInterrupt
