@@ -8,7 +8,6 @@ JupyterLab hides is folded. Widgets need a kernel, so they are left out; a pictu
 """
 
 import base64
-import html
 import mimetypes
 import os
 from collections.abc import Collection, Mapping
@@ -154,7 +153,7 @@ def _data_url(file: Path) -> str:
 
 
 def mathml(latex: str, display: bool) -> str:
-    """Return a formula as MathML. A formula that cannot be read is returned as code.
+    """Return a formula as MathML.
 
     Args:
         latex: The formula.
@@ -162,10 +161,7 @@ def mathml(latex: str, display: bool) -> str:
     """
     from latex2mathml.converter import convert
 
-    try:
-        return convert(latex.strip(), display="block" if display else "inline")
-    except Exception:  # the converter raises many kinds of errors
-        return f"<code>{html.escape(latex)}</code>"
+    return convert(latex.strip(), display="block" if display else "inline")
 
 
 def _read(path: Path) -> Any:

@@ -5,14 +5,12 @@ import sys
 import pytest
 
 from dltutorial.course import site
-from dltutorial.course.execute import quick_imports
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def notebook():
-    quick_imports()
     import nbformat.v4 as v4
 
     figure = f'<img class="f" src="data:image/png;base64,{PIXEL}" alt="It &lt;rises&gt;">'
@@ -137,7 +135,3 @@ def test_mathematics_becomes_mathml_and_money_and_code_do_not():
     assert "costs $5, and" in text
     assert "<code>$z$</code>" in text
     assert "$q$" in text
-
-
-def test_a_formula_that_cannot_be_read_is_shown_as_it_is():
-    assert site.mathml("a_b_c < d", False) == "<code>a_b_c &lt; d</code>"
