@@ -13,9 +13,10 @@ ranks:
         │ rank 0│ rank 1│    │ rows of rank 1│
         └───────┴───────┘    └───────────────┘      y = y0 + y1, one all-reduce
 
-- :class:`Columns` is the layer U. Each rank has all inputs, and computes some of the hidden values. GELU acts on each
-  value alone, so the hidden values need no communication.
-- :class:`Rows` is the layer V. Each rank has some of the hidden values, and computes a summand of every output.
+- :class:`ColumnParallelLinear` is the layer U. Each rank has all inputs, and computes some of the hidden values. GELU
+  acts on each value alone, so the hidden values need no communication.
+- :class:`RowParallelLinear` is the layer V. Each rank has some of the hidden values, and computes a summand of every
+  output.
 - :class:`Enter` is before U. It is the identity in the forward pass, and an all-reduce in the backward pass.
 - :class:`Leave` is after V. It is an all-reduce in the forward pass, and the identity in the backward pass.
 
@@ -25,8 +26,8 @@ Attention is such a pair, too. The columns of ``qkv`` are divided by heads, and 
 
 Sequence parallelism also divides what lies between the pairs. Each rank has T / p tokens there.
 :class:`GatherTokens` and :class:`ScatterTokens` replace ``Enter`` and ``Leave``. Every rank has a replica of the norms'
-parameters and of the biases of ``Rows``. Their gradients come from the rank's own tokens only. Therefore a training
-must sum these gradients over the ranks before each update. Otherwise the replicas become different.
+parameters and of the biases of ``RowParallelLinear``. Their gradients come from the rank's own tokens only. Therefore
+a training must sum these gradients over the ranks before each update. Otherwise the replicas become different.
 
     communication of one block in one step, forward and backward
     tensor      4 all-reduces of B · T · D values
@@ -148,7 +149,7 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
     return nn.Parameter(torch.cat(shards, dim).clone())
 
 
-class Columns(nn.Module):
+class ColumnParallelLinear(nn.Module):
     """A linear layer that computes some of the outputs on each rank.
 
     ``weight`` has the shape (outputs, inputs). Therefore the outputs are divided along dimension 0.
@@ -167,7 +168,7 @@ class Columns(nn.Module):
         return F.linear(self.enter.apply(x), self.weight, self.bias)
 
 
-class Rows(nn.Module):
+class RowParallelLinear(nn.Module):
     """A linear layer that has some of the inputs on each rank."""
 
     def __init__(self, linear: nn.Linear, *, sequence: bool) -> None:
@@ -202,7 +203,7 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
     if attention.heads % p != 0:
         raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
     attention.heads //= p
-    attention.qkv = Columns(attention.qkv, sequence=sequence, parts=3)
-    attention.out = Rows(attention.out, sequence=sequence)
-    mlp[0] = Columns(mlp[0], sequence=sequence)
-    mlp[2] = Rows(mlp[2], sequence=sequence)
+    attention.qkv = ColumnParallelLinear(attention.qkv, sequence=sequence, parts=3)
+    attention.out = RowParallelLinear(attention.out, sequence=sequence)
+    mlp[0] = ColumnParallelLinear(mlp[0], sequence=sequence)
+    mlp[2] = RowParallelLinear(mlp[2], sequence=sequence)
