@@ -176,8 +176,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
     for process in list(processes):
         with contextlib.suppress(psutil.Error):
             process.kill()
-    with contextlib.suppress(CourseError):
-        pocket.end_left()
+    pocket.end_left()
 
 
 @dataclass
