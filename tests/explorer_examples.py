@@ -22,9 +22,9 @@ def examples() -> dict[str, Explorer]:
     return {
         "allreduce": explorers.allreduce(Prices(20e-6, 1 / 5e9, lanes=32), ranks=32),
         "batches": explorers.batches(points, 200, 100, best=(60, 280)),
-        "memory": explorers.memory(PRESETS["gpu"]),
+        "memory": explorers.memory(PRESETS["gpu"], "fp32", device_gib=40),
         "numbers": explorers.numbers(gradients),
         "pipeline": explorers.pipeline(0.05, 0.03),
         "roofline": explorers.roofline(machine),
-        "scaling": explorers.scaling(workloads.even(25e6).at(2.0), clusters.load("Summit")),
+        "scaling": explorers.scaling(workloads.even(25e6).at(2.0), clusters.load("Summit"), samples=1),
     }

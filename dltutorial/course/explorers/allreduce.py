@@ -15,19 +15,18 @@ from dltutorial.profile.timing import duration
 from dltutorial.scaling.collective_cost import Prices, counts
 
 ALL_REDUCES = ("ring", "tree", "doubling", "server", "hierarchical")
-_BYTES_N = 2.0 ** np.arange(4, 32.1, 0.25)
+_BYTES_N = 2.0 ** np.arange(4, 32.1, 0.5)
 _STYLES = ("-", "--", (0, (8, 1, 1, 1)), ":", "-.")
 _LINKS = (("one for each rank", True), ("one lane for all", False))
 
 
 def costs(prices: Prices, ranks: int, node_size: int, n_bytes_N: np.ndarray) -> np.ndarray:
-    """Return the seconds of each all-reduce for each size, as an array (A, N). They are linear in the bytes."""
-    start_A = [prices.seconds(counts(name, ranks, 0, node_size)) for name in ALL_REDUCES]
-    one_byte_A = [prices.seconds(counts(name, ranks, 1, node_size)) for name in ALL_REDUCES]
-    return np.add.outer(start_A, 0 * n_bytes_N) + np.outer(np.subtract(one_byte_A, start_A), n_bytes_N)
+    """Return the seconds of each all-reduce for each size, as an array (A, N)."""
+    seconds_AN = [[prices.seconds(counts(name, ranks, n, node_size)) for n in n_bytes_N] for name in ALL_REDUCES]
+    return np.array(seconds_AN)
 
 
-def allreduce(prices: Prices, ranks: int = 4) -> Explorer:
+def allreduce(prices: Prices, ranks: int) -> Explorer:
     """Return an explorer of the vector, the ranks and the prices.
 
     Args:

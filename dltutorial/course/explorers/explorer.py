@@ -1,8 +1,8 @@
 """An explorer is a figure of a model that follows sliders.
 
 The input is a function that draws, and the widgets that give its arguments. The output is the figure with a text above
-it, and the widgets below it. Each move of a widget draws the figure again, in less than 0.15 s. A page without kernel,
-such as the book, shows the last figure and its text.
+it, and the widgets below it. Each move of a widget draws the figure again, in a fraction of a second. A page without
+kernel, such as the book, shows the last figure and its text.
 Source: the documentation of ipywidgets, https://ipywidgets.readthedocs.io.
 """
 

@@ -18,7 +18,7 @@ _CHECKPOINTING = (("saved", False), ("recomputed", True))
 _STAGES = (("0: nothing", 0), ("1: optimizer states", 1), ("2: and gradients", 2), ("3: and weights", 3))
 
 
-def memory(preset: Preset, formats: str = "fp32", device_gib: float = 40.0) -> Explorer:
+def memory(preset: Preset, formats: str, device_gib: float) -> Explorer:
     """Return an explorer with a bar for each item, beside the memory of a device.
 
     Args:

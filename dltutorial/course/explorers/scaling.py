@@ -23,7 +23,7 @@ _MESSAGES = (("beside the backward pass", True), ("after the backward pass", Fal
 _MOST_GPUS = 27_360  # of Summit
 
 
-def scaling(workload: Workload, network: Cluster, samples: float = 1.0) -> Explorer:
+def scaling(workload: Workload, network: Cluster, samples: int) -> Explorer:
     """Return an explorer of the workload, the network and the differences between GPUs.
 
     Args:
