@@ -14,7 +14,6 @@ at the end. A claim about several values gets them all, so that a claim without 
     claim("Each rank has the sum", [rank_sum == 10 for rank_sum in sums], f"sums {sums}")
 """
 
-import sys
 from typing import Any
 
 from dltutorial import advice, config, machine, node
@@ -143,9 +142,9 @@ def advise_below_tracebacks() -> None:
 
     An error of the course gets none, because its message says what to do. A second call changes nothing.
     """
-    if "IPython" not in sys.modules:
-        return
-    shell = sys.modules["IPython"].get_ipython()
+    from IPython import get_ipython
+
+    shell = get_ipython()
     if shell is not None:
         shell.events.register("post_run_cell", _after_cell)
 

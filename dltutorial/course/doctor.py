@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dltutorial import config, machine, node, paths
 from dltutorial.course import notebooks
-from dltutorial.errors import CourseError
+from dltutorial.errors import first_line
 from dltutorial.machine import UNKNOWN, Accelerator, Machine
 from dltutorial.profile import peaks, timing
 from dltutorial.step import compiling
@@ -31,17 +31,13 @@ def report(measure: bool = False) -> tuple[str, int]:
         The text, and 0 if the course can run, or 1 if something is missing that the course needs.
 
     Raises:
-        CourseError: The environment names an unknown preset or kind of node, or the variables of a launcher contradict
-            each other.
+        CourseError: The environment names an unknown preset or kind of node, the variables of a launcher contradict
+            each other, or there are no notebooks.
     """
     here = machine.describe()
     preset = config.preset()
+    chapters = _chapter_rows(here)
     missing = list(problems())
-    try:
-        chapters = _chapter_rows(here)
-    except CourseError as error:
-        chapters = [("none found",)]
-        missing.append(("chapters", str(error)))
     can_measure = "torch" not in dict(missing)
     measured = peaks.measure(refresh=True) if measure and can_measure else peaks.load()
     date = f", {measured.time[:10]}" if measured else ""
@@ -94,7 +90,7 @@ def problems() -> Iterator[tuple[str, str]]:
     try:
         import torch  # noqa: F401  # an installed package may fail to load
     except (ImportError, OSError) as error:
-        yield "torch", f"does not load ({_first_line(error)}); install it: pip install torch"
+        yield "torch", f"does not load ({first_line(error)}); install it: pip install torch"
     kernel_problem = _kernel_problem()
     if kernel_problem:
         yield "jupyter kernel", kernel_problem
@@ -205,7 +201,3 @@ def _compilers(here: Machine) -> str:
 
 def _gib(n_bytes: int | None) -> str:
     return UNKNOWN if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -51,7 +51,7 @@ def _guard_writefile(shell: Any) -> None:
     from IPython.core.magics.osm import OSMagics
 
     original = shell.find_cell_magic("writefile")
-    if original is None or hasattr(original, "written_by_cells"):
+    if hasattr(original, "written_by_cells"):
         return
     written_by_cells: dict[Path, str] = {}
 
@@ -67,8 +67,7 @@ def _guard_writefile(shell: Any) -> None:
         print(f"Writing {name}")
 
     writefile.written_by_cells = written_by_cells  # type: ignore[attr-defined]
-    for name in ("writefile", "file"):
-        shell.register_magic_function(writefile, "cell", name)
+    shell.register_magic_function(writefile, "cell", "writefile")
 
 
 def take(*names: str) -> None:

@@ -64,6 +64,7 @@ def figure(title: str, alt: str, n_rows: int = 1, n_cols: int = 1, size: tuple[f
     """
     import matplotlib as mpl
     import matplotlib.pyplot as plt
+    from IPython.display import HTML, display
 
     with mpl.rc_context(STYLE):
         fig, axes = plt.subplots(n_rows, n_cols, figsize=size)
@@ -72,17 +73,7 @@ def figure(title: str, alt: str, n_rows: int = 1, n_cols: int = 1, size: tuple[f
         else:
             fig.suptitle(title, x=0.01, ha="left", fontweight="bold")
         yield axes
-        show(fig, alt)
-
-
-def show(fig: "Figure", alt: str) -> None:
-    """Display a figure as PNG with alt text, then close it. Outside a notebook nothing is displayed."""
-    from IPython import get_ipython
-    from IPython.display import HTML, display
-
-    picture = HTML(image(fig, alt))
-    if get_ipython() is not None:
-        display(picture, metadata={"alt": alt})
+        display(HTML(image(fig, alt)), metadata={"alt": alt})
 
 
 def image(fig: "Figure", alt: str) -> str:
