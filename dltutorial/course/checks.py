@@ -22,7 +22,6 @@ from dltutorial.errors import CourseError
 from dltutorial.record import records
 
 _FOLDER = "solutions/checks"
-_PASSED_OF_STATUS = {"passed": True, "wrong": False, "not attempted": None}
 try:  # With a path, this module is a package, and the files of the folder are its submodules.
     __path__ = [str(paths.course_folder(_FOLDER) / _FOLDER)]
 except CourseError:  # Registry raises it again when a check is used.
@@ -115,7 +114,6 @@ class Exercise:
         writer = records.Writer(self.chapter, os.environ.get("DLTUTORIAL_PRESET", "auto"))
         writer.write(
             self.name,
-            _PASSED_OF_STATUS[outcome.status],
             kind="check",
             status=outcome.status,
             failed=outcome.failed,

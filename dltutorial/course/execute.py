@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from dltutorial import advice, paths
+from dltutorial import paths
 from dltutorial.errors import CourseError
 
 _DEATH = "the kernel died; it may have run out of memory (try a smaller preset), or its own code ended it"
@@ -235,11 +235,13 @@ def _proportional_bytes(processes: list[psutil.Process]) -> int:
 
 def _one_line(problem: Any, timeout_s: float) -> str:
     """Return what a learner needs to know of an exception of papermill or nbclient, in one line."""
+    from dltutorial.course.programs import what_to_do
+
     name = type(problem).__name__
     todo = ""
     if name == "PapermillExecutionError":
         text = f"{problem.ename}: {problem.evalue}".rstrip(": ")
-        todo = _todo(problem.ename, str(problem.evalue))
+        todo = what_to_do(problem.ename, str(problem.evalue))
     elif name == "CellTimeoutError":
         text = f"the cell took longer than {timeout_s:g} s; give it more with --timeout"
     elif name == "DeadKernelError":
@@ -249,14 +251,6 @@ def _one_line(problem: Any, timeout_s: float) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first_line = lines[0][:500]
     return f"{first_line} → {todo}" if todo else first_line
-
-
-def _todo(kind: str, message: str) -> str:
-    """Return what to do about an exception of a cell, or an empty string."""
-    from dltutorial.course.programs import how_to_get
-
-    entry = advice.of_words(kind, message)
-    return how_to_get(message) or (entry.do if entry else "")
 
 
 def _finish(partial: Path, output: Path, started: list[int], error: str) -> int | None:

@@ -78,6 +78,12 @@ def json_lines(lines: Iterable[str]) -> list[dict[str, Any]]:
     return rows
 
 
+def what_to_do(kind: str, message: str) -> str:
+    """Return what to do about an exception of this class with this message, or an empty string."""
+    entry = advice.of_words(kind, message)
+    return how_to_get(message) or (entry.do if entry else "")
+
+
 def how_to_get(error: str) -> str:
     """Say which cell to run if an error message names a file that a chapter writes. Otherwise return an empty string.
 
@@ -124,12 +130,9 @@ def _check(command: str, status: int, output: str) -> None:
     kind, message = _first_error(output)
     error = f"{kind}: {message}".strip(": ")
     failed = ProgramFailed(f"{_short(command)} ended with exit status {status}. {error}".rstrip())
-    todo = how_to_get(error)
-    entry = advice.of_words(kind, message)
+    todo = what_to_do(kind, message)
     if todo:
         failed.add_note(todo)
-    elif entry is not None:
-        failed.add_note(entry.do)
     raise failed
 
 

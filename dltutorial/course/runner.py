@@ -33,12 +33,12 @@ _SIGNS = {"finished": "✓", "failed": "✗", "not run": "·"}
 
 
 def run(
-    wanted: Iterable[str] = (),
-    preset: str = "auto",
-    jobs: int | None = None,
-    parameters: Mapping[str, Any] | None = None,
-    out: Path | None = None,
-    timeout_s: float = 1800.0,
+    wanted: Iterable[str],
+    preset: str,
+    jobs: int | None,
+    parameters: Mapping[str, Any],
+    out: Path | None,
+    timeout_s: float,
 ) -> int:
     """Run chapters and write the results.
 
@@ -65,7 +65,7 @@ def run(
     requested = [notebooks.find(name, available) for name in wanted]
     selected = list(dict.fromkeys(requested)) or available  # a chapter that is named twice runs once
     preset = config.preset(preset).name
-    given = {path: notebooks.checked(path, parameters or {}) for path in selected}
+    given = {path: notebooks.checked(path, parameters) for path in selected}
     node.refuse_on_login("a whole chapter", "run it in a job: sbatch -N 1 --wrap '.venv/bin/dltutorial run 01'")
     folder = new_folder(out)
     results: dict[Path, Executed] = {}

@@ -33,7 +33,7 @@ class Writer:
     chapter: str
     preset: str
 
-    def write(self, what: str, value: Any = None, unit: str = "", *, kind: str = "measurement", **more: Any) -> dict:
+    def write(self, what: str, value: Any = None, unit: str = "", *, kind: str = "measurement", **more: Any) -> None:
         """Append one record.
 
         Args:
@@ -42,9 +42,6 @@ class Writer:
             unit: the unit of the result.
             kind: the kind of record.
             more: further keys and their values.
-
-        Returns:
-            The record.
 
         Raises:
             CourseError: The file cannot be written.
@@ -70,7 +67,6 @@ class Writer:
         except OSError as error:
             hint = "make room, or set DLTUTORIAL_RECORDS to a folder that you may write to"
             raise CourseError(f"cannot write records to {folder}: {error.strerror}; {hint}") from error
-        return record
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def test_heavy_calls_refuse_on_a_login_node_and_name_the_command_for_slurm(login
         lambda: train.main(["--preset", "smoke"]),
         lambda: launch(print, 2),
         lambda: weather.ensure(config.preset("smoke"), tmp_path / "data"),
-        lambda: runner.run(["00"]),
+        lambda: runner.run(["00"], "smoke", jobs=None, parameters={}, out=None, timeout_s=60),
         lambda: writing.building(tmp_path / "demo").__enter__(),
     ]
     for call in heavy_calls:

@@ -24,9 +24,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_was_written_is_read_back(folder):
-    written = records.Writer("01", "smoke").write("loss", 0.5, "", seeds=(1, 2))
+    records.Writer("01", "smoke").write("loss", 0.5, "", seeds=(1, 2))
     (result,) = records.read(folder)
-    assert result == json.loads(json.dumps(written))
     assert (result["chapter"], result["preset"], result["value"], result["seeds"]) == ("01", "smoke", 0.5, [1, 2])
 
 
