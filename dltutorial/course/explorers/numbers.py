@@ -43,8 +43,7 @@ def numbers(values: Any) -> Explorer:
         rounded_to_zero = info.tiny * info.eps / 2  # half of the smallest subnormal number
         edges = [left, math.log2(rounded_to_zero), math.log2(info.tiny), math.log2(info.max), right]
         for (name, colour), low, high in zip(_ZONES, edges[:-1], edges[1:], strict=True):
-            if low < right and high > left:
-                ax.axvspan(max(low, left), min(high, right), color=colour, alpha=0.25, lw=0, label=name)
+            ax.axvspan(low, high, color=colour, alpha=0.25, lw=0, label=name)  # a zone may be out of view
         bins = np.arange(math.floor(left), right + 1)
         ax.hist(powers + log2_scale, bins, weights=np.full(len(powers), 1 / len(magnitudes)), color="black", rwidth=0.9)
         ax.set(xlim=(left, right), xlabel="magnitude, as a power of two", ylabel="share of the gradients")
