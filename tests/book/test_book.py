@@ -152,8 +152,10 @@ def site(tmp_path_factory):
     env = os.environ | {"DLTUTORIAL_RUNS": str(runs), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
     options = ["-q", "-E", "-n", "-W", "-j", "2", "-c", "book", "-d", str(out.with_name("read"))]
     command = [sys.executable, "-m", "sphinx", *options, ".", str(out)]
+    reference = ROOT / "book" / "reference"
+    shutil.rmtree(reference, ignore_errors=True)  # an earlier version may have had other modules
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    shutil.rmtree(ROOT / "book" / "reference", ignore_errors=True)
+    shutil.rmtree(reference, ignore_errors=True)
     assert (done.returncode, done.stderr) == (0, "")
     return out
 
