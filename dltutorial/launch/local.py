@@ -79,13 +79,13 @@ def launch(
     """
     node.refuse_on_login("starting ranks")
     _check_world_size(world_size)
+    warm()
     task = {
         "call": failures.pickled((function, args, kwargs), "the function takes or refers to something"),
         "backend": _choose_backend(world_size, backend),
         "group_timeout_s": timeout_s + 60,
         "cells": _notebook_cells(),
     }
-    warm()
     ranks: list[RankProcess] = []
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -111,7 +111,7 @@ def down(name: str = "pocket") -> bool:
         for process in remaining:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(remaining, timeout=1.0)
+        time.sleep(0.05)
         remaining = processes(cluster.folder)
     shutil.rmtree(cluster.folder, ignore_errors=True)
     return True
