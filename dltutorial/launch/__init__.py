@@ -12,6 +12,6 @@ Importing this package loads no torch.
 """
 
 from dltutorial.launch.failures import RankFailed, RanksHang
-from dltutorial.launch.local import launch, warm
+from dltutorial.launch.local import launch, start_fork_server
 
-__all__ = ["RankFailed", "RanksHang", "launch", "warm"]
+__all__ = ["RankFailed", "RanksHang", "launch", "start_fork_server"]

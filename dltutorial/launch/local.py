@@ -12,7 +12,7 @@ Output: the list of the function's values, in the order of the ranks.
 
 The life of one launch has five parts.
 
-    server    A process that has imported torch and has never computed. ``warm`` starts it, if it does not run yet.
+    server    A process that has imported torch and has never computed. ``start_fork_server`` starts it.
     ranks     The server forks itself once for each rank. ``worker.py`` is what a rank does.
     store     The ranks find each other through the TCPStore of rank 0, and make the process group.
     watch     ``_wait`` waits until all ranks have returned, one has failed, or the deadline has passed.
@@ -79,7 +79,7 @@ def launch(
     """
     node.refuse_on_login("starting ranks")
     _check_world_size(world_size)
-    warm()
+    start_fork_server()
     task = {
         "call": failures.pickled((function, args, kwargs), "the function takes or refers to something"),
         "backend": _choose_backend(world_size, backend),
@@ -103,7 +103,7 @@ def launch(
     return [pickle.loads(rank.pickled_value) for rank in ranks]
 
 
-def warm() -> None:
+def start_fork_server() -> None:
     """Start the fork server in the background, so that the first launch does not wait for its imports."""
     multiprocessing.set_forkserver_preload(["dltutorial.launch.worker"])
     forkserver.ensure_running()

@@ -113,8 +113,8 @@ SCRIPT = """
 import os, time
 from multiprocessing import forkserver
 from pathlib import Path
-from dltutorial.launch import launch, warm
-warm()
+from dltutorial.launch import launch, start_fork_server
+start_fork_server()
 
 def hang(name):
     import torch.distributed as dist
