@@ -35,16 +35,16 @@ _NAMES = ("x", "up", "up's bias", "down", "down's bias")
 _SHARDED = (1, 2, 3)  # the positions of the sharded weights among the names
 _DOWN = 3
 _NOTHING = "Nothing was sent. Use this rank's shard of the hidden values, and sum the results of all ranks."
-_PART = "This is only the summand of this rank. An all-reduce must sum the results of all ranks."
+_PARTIAL_SUM = "This is only the partial sum of this rank. An all-reduce must sum the results of all ranks."
 _BIAS = "The last bias was added once for each rank. Add it after the sum."
 _HIDDEN = "A shard of the hidden values is a shard of up's rows, of its bias and of down's columns: the same shard."
-_ENTERS = (
+_PARTIAL_GRADIENT = (
     "This is the gradient through the hidden values of this rank only. The backward pass must sum it over all ranks."
 )
 _TIMES = "This is too large by the number of ranks. After the sum, each rank has the complete gradient: send nothing."
 _OTHERS = "This contains what other ranks should compute. Use only this rank's shard of the hidden values."
 _ORDER = "These are correct numbers of another rank. The shards are in the order of the ranks, as in tensor.chunk."
-_SHARE = "This is the mean over the ranks. Each rank has a summand of the gradient, so the ranks must sum them."
+_SHARE = "This is the mean over the ranks. Each rank has a partial sum of the gradient, so the ranks must sum them."
 _STOPS = "The gradient stops, because autograd knows no collectives. Write an autograd.Function around each of them."
 _DETACHED = "x has a gradient, but this weight has none on this rank. Use its shard without detaching it."
 _LAST_UNUSED = (
@@ -124,8 +124,8 @@ def _check_output(fn: Callable, world_size: int) -> None:
         part = _partial_mlp(inputs, _shard_of(rank, world_size))
         mistakes.append(
             [
-                (part, _PART),
-                (part + last_D, _PART),
+                (part, _PARTIAL_SUM),
+                (part + last_D, _PARTIAL_SUM),
                 (expected + (world_size - 1) * last_D, _BIAS),
                 (expected - last_D, "The last bias is missing."),
                 (expected / world_size, "This is the mean over the ranks. The result is their sum."),
@@ -194,7 +194,7 @@ def _compare_complete(gradients: list[Any], complete: Tensor, position: int) -> 
             _partial_mlp(inputs, _shard_of(rank, world_size)).backward(y_gradient)
             partial = inputs[0].grad
             assert partial is not None
-            of_rank += [(partial, _ENTERS), (world_size * partial, _ENTERS)]
+            of_rank += [(partial, _PARTIAL_GRADIENT), (world_size * partial, _PARTIAL_GRADIENT)]
         mistakes.append(of_rank)
     hint = f"The gradient of {_NAMES[position]} is wrong."
     expect_close_on_ranks(gradients, [complete] * world_size, hint, mistakes, atol=1e-12)
@@ -214,13 +214,14 @@ def _check_messages(fn: Callable) -> None:
 
 _HINTS = (
     "Which row of up and which column of down belong to one hidden value? torch.arange(n).chunk(p) divides evenly.",
-    "y is a sum with one summand per rank. If one summand changes a little, how much does y change?",
-    "Every rank uses x. Which rank knows which summand of the gradient of x?",
+    "y is the sum of one partial sum per rank. If one partial sum changes a little, how much does y change?",
+    "Every rank uses x. Which rank knows which partial sum of the gradient of x?",
 )
 _CODE = (
     "own = torch.arange(len(up)).chunk(dist.get_world_size())[dist.get_rank()]",
-    "class Enter(torch.autograd.Function): forward returns x.view_as(x), backward the sum of all upstream gradients",
-    "return Leave.apply(F.linear(hidden, down[:, own])) + last",
+    "class CopyToTensorParallel(torch.autograd.Function): forward returns x.view_as(x), backward an all-reduce of "
+    "grad_output",
+    "return ReduceFromTensorParallel.apply(F.linear(hidden, down[:, own])) + last",
 )
 EXERCISE = Exercise(
     name="split_mlp",

@@ -6,19 +6,20 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dltutorial.errors import CourseError
 from dltutorial.parallel.ring_attention import RingAttention
-from dltutorial.parallel.tensor import shard_block
+from dltutorial.parallel.tensor_parallel import shard_block
 
 
 class Block(nn.Module):
     """The transformer block of chapter 01."""
 
-    def __init__(self, dim=16, heads=4):
+    def __init__(self, dim=16, heads=4, hidden_size=64):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden_size), nn.GELU(), nn.Linear(hidden_size, dim))
 
     def forward(self, x_BTD):
         qkv_BT3NE = self.qkv(self.norm1(x_BTD)).unflatten(2, (3, self.heads, -1))
@@ -104,20 +105,28 @@ def ring(n_tokens):
     """Return the errors of the output and of three gradients, and the bytes of each send, forward and backward."""
     p, me = dist.get_world_size(), dist.get_rank()
     generator = torch.Generator().manual_seed(3)
-    *qkv, upstream = (torch.randn(2, 3, n_tokens, 4, generator=generator, dtype=torch.float64) for _ in range(4))
+    *qkv, grad_output = (torch.randn(2, 3, n_tokens, 4, generator=generator, dtype=torch.float64) for _ in range(4))
     all_qkv = [t.clone().requires_grad_() for t in qkv]
     expected = F.scaled_dot_product_attention(*all_qkv)
-    expected.backward(upstream)
+    expected.backward(grad_output)
     own_qkv = [t.tensor_split(p, 2)[me].clone().requires_grad_() for t in qkv]
     with Counter() as forward:
         output = RingAttention.apply(*own_qkv)
     with Counter() as backward:
-        output.backward(upstream.tensor_split(p, 2)[me])
+        output.backward(grad_output.tensor_split(p, 2)[me])
     pairs = [(output, expected), *((own.grad, all_.grad) for own, all_ in zip(own_qkv, all_qkv, strict=True))]
     errors = [largest(own - all_.tensor_split(p, 2)[me]) for own, all_ in pairs]
     return errors, forward.sent_bytes(), backward.sent_bytes()
 
 
-def odd_heads():
-    block = Block(dim=12, heads=3)
-    shard_block(block, block.mlp, sequence=False)
+def refusals():
+    """Return the error for an odd number of heads, and the one for an odd hidden size. The blocks must not change."""
+    messages = []
+    for block in (Block(dim=12, heads=3), Block(hidden_size=63)):
+        before = str(block), block.heads
+        try:
+            shard_block(block, block.mlp, sequence=False)
+        except CourseError as error:
+            messages.append(str(error))
+        assert (str(block), block.heads) == before
+    return messages

@@ -3,7 +3,7 @@
 import pytest
 import splits
 
-from dltutorial.launch import RankFailed, launch
+from dltutorial.launch import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ranks share")
 ROUNDING = 1e-10
@@ -35,6 +35,10 @@ def test_ring_attention_equals_attention(p, n_tokens):
     assert sum(sum(forward) for _, forward, _ in results) == (p - 1) * n_tokens * token_bytes
 
 
-def test_a_number_of_heads_that_is_no_multiple_of_the_ranks_is_one_clear_error():
-    with pytest.raises(RankFailed, match="3 heads are not for 2 ranks"):
-        launch(splits.odd_heads, 2, timeout_s=60)
+def test_heads_or_a_hidden_size_that_are_no_multiple_of_the_ranks_are_one_clear_error_and_change_nothing():
+    rule = "are not for 2 ranks; take a number of ranks that divides both"
+    expected = [
+        f"3 heads and an MLP with hidden size 64 {rule}",
+        f"4 heads and an MLP with hidden size 63 {rule}",
+    ]
+    assert launch(splits.refusals, 2, timeout_s=60) == [expected, expected]

@@ -13,19 +13,26 @@ ranks:
         │ rank 0│ rank 1│    │ rows of rank 1│
         └───────┴───────┘    └───────────────┘      y = y0 + y1, one all-reduce
 
+In the drawing, a column of U belongs to one output feature of the layer U, and a row of V belongs to one input feature
+of the layer V. Therefore the *output* features of U and the *input* features of V are divided. ``nn.Linear`` stores its
+weight with the shape (outputs, inputs). So the layer U is divided along dimension 0 of its weight, and the layer V
+along dimension 1.
+
 - :class:`ColumnParallelLinear` is the layer U. Each rank has all inputs, and computes some of the hidden values. GELU
   acts on each value alone, so the hidden values need no communication.
-- :class:`RowParallelLinear` is the layer V. Each rank has some of the hidden values, and computes a summand of every
-  output.
-- :class:`Enter` is before U. It is the identity in the forward pass, and an all-reduce in the backward pass.
-- :class:`Leave` is after V. It is an all-reduce in the forward pass, and the identity in the backward pass.
+- :class:`RowParallelLinear` is the layer V. Each rank has some of the hidden values, and computes a partial sum of
+  every output.
+- :class:`CopyToTensorParallel` is before U. It is the identity in the forward pass, and an all-reduce in the backward
+  pass.
+- :class:`ReduceFromTensorParallel` is after V. It is an all-reduce in the forward pass, and the identity in the
+  backward pass.
 
-``Enter`` and ``Leave`` are called f and g in the first source, which is the paper of Megatron-LM.
+The last two are called f and g in the first source, which is the paper of Megatron-LM.
 
 Attention is such a pair, too. The columns of ``qkv`` are divided by heads, and ``out`` is divided by rows.
 
 Sequence parallelism also divides what lies between the pairs. Each rank has T / p tokens there.
-:class:`GatherTokens` and :class:`ScatterTokens` replace ``Enter`` and ``Leave``. Every rank has a replica of the norms'
+:class:`AllGatherTokens` replaces f, and :class:`ReduceScatterTokens` replaces g. Every rank has a replica of the norms'
 parameters and of the biases of ``RowParallelLinear``. Their gradients come from the rank's own tokens only. Therefore
 a training must sum these gradients over the ranks before each update. Otherwise the replicas become different.
 
@@ -34,8 +41,10 @@ a training must sum these gradients over the ranks before each update. Otherwise
     sequence    4 all-gathers and 4 reduce-scatters, which send as many bytes as the 4 all-reduces,
                 and, before the update, 1 small all-reduce for each replicated parameter
 
-Legend: B samples, T tokens, D values of a token, p ranks. The *upstream* gradient is the gradient of an operation's
-output.
+All collectives use the default process group.
+
+Legend: B samples, T tokens, D hidden size of the transformer (the length of the vector of a token), p ranks.
+``grad_output`` is torch's name for the gradient of an operation's output.
 
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), Korthikanti et al. 2022 (arXiv:2205.05198).
 """
@@ -61,7 +70,7 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return total
 
 
-def gather_tokens(x_BTD: Tensor) -> Tensor:
+def all_gather_tokens(x_BTD: Tensor) -> Tensor:
     """Return the tokens of all ranks, in the order of the ranks."""
     own_TBD = x_BTD.transpose(0, 1).contiguous()  # the collective joins tensors along their first dimension
     n_tokens = dist.get_world_size() * len(own_TBD)
@@ -70,7 +79,7 @@ def gather_tokens(x_BTD: Tensor) -> Tensor:
     return all_TBD.transpose(0, 1)
 
 
-def scatter_sum_of_tokens(x_BTD: Tensor) -> Tensor:
+def reduce_scatter_tokens(x_BTD: Tensor) -> Tensor:
     """Return this rank's T / p tokens of the sum over all ranks. T must be a multiple of p."""
     x_TBD = x_BTD.transpose(0, 1).contiguous()  # the collective splits tensors along their first dimension
     n_tokens = len(x_TBD) // dist.get_world_size()
@@ -79,8 +88,11 @@ def scatter_sum_of_tokens(x_BTD: Tensor) -> Tensor:
     return own_TBD.transpose(0, 1)
 
 
-class Enter(torch.autograd.Function):
-    """Identity in the forward pass, all-reduce in the backward pass: each rank has only a summand of the gradient."""
+class CopyToTensorParallel(torch.autograd.Function):
+    """The function f of the paper: identity in the forward pass, all-reduce in the backward pass.
+
+    In the backward pass, each rank has only a partial sum of the gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -88,13 +100,16 @@ class Enter(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the sum of the upstream gradients of all ranks."""
-        return sum_over_ranks(upstream)
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the sum of ``grad_output`` over all ranks."""
+        return sum_over_ranks(grad_output)
 
 
-class Leave(torch.autograd.Function):
-    """All-reduce in the forward pass, identity in the backward pass: each rank has only a summand of every output."""
+class ReduceFromTensorParallel(torch.autograd.Function):
+    """The function g of the paper: all-reduce in the forward pass, identity in the backward pass.
+
+    In the forward pass, each rank has only a partial sum of every output.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -102,49 +117,49 @@ class Leave(torch.autograd.Function):
         return sum_over_ranks(x)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the same upstream gradient."""
-        return upstream
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the same gradient."""
+        return grad_output
 
 
-class GatherTokens(torch.autograd.Function):
-    """``Enter`` for sequence parallelism: the forward pass gathers tokens, and the backward pass scatters their sum."""
+class AllGatherTokens(torch.autograd.Function):
+    """f for sequence parallelism: all-gather in the forward pass, reduce-scatter in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
         """Return the tokens of all ranks."""
-        return gather_tokens(x_BTD)
+        return all_gather_tokens(x_BTD)
 
     @staticmethod
-    def backward(ctx: Any, upstream_BTD: Tensor) -> Tensor:  # type: ignore[override]
-        """Sum the upstream gradients over the ranks, and keep this rank's T / p tokens (reduce-scatter)."""
-        return scatter_sum_of_tokens(upstream_BTD)
+    def backward(ctx: Any, grad_output_BTD: Tensor) -> Tensor:  # type: ignore[override]
+        """Sum the gradients over the ranks, and keep this rank's T / p tokens."""
+        return reduce_scatter_tokens(grad_output_BTD)
 
 
-class ScatterTokens(torch.autograd.Function):
-    """``Leave`` for sequence parallelism: the forward pass scatters the sum, and the backward pass gathers tokens."""
+class ReduceScatterTokens(torch.autograd.Function):
+    """g for sequence parallelism: reduce-scatter in the forward pass, all-gather in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
-        """Sum the outputs over the ranks, and keep this rank's T / p tokens (reduce-scatter)."""
-        return scatter_sum_of_tokens(x_BTD)
+        """Sum the outputs over the ranks, and keep this rank's T / p tokens."""
+        return reduce_scatter_tokens(x_BTD)
 
     @staticmethod
-    def backward(ctx: Any, upstream_BTD: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the upstream gradients of all ranks' tokens."""
-        return gather_tokens(upstream_BTD)
+    def backward(ctx: Any, grad_output_BTD: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the gradients of all ranks' tokens."""
+        return all_gather_tokens(grad_output_BTD)
 
 
-def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
+def shard_of(tensor: Tensor, dim: int, n_fused: int = 1) -> nn.Parameter:
     """Return this rank's shard of a tensor, as a new parameter.
 
     Args:
         tensor: The whole tensor, the same on all ranks.
         dim: The dimension along which it is divided.
-        parts: The number of matrices that are concatenated in this dimension. For example, ``qkv`` concatenates three,
-            and each rank needs a shard of each of them.
+        n_fused: The number of matrices that are fused in this tensor, one after another along ``dim``. For example,
+            the weight of ``qkv`` contains three, and each rank needs a shard of each of them.
     """
-    matrices = tensor.detach().chunk(parts, dim)
+    matrices = tensor.detach().chunk(n_fused, dim)
     shards = [matrix.chunk(dist.get_world_size(), dim)[dist.get_rank()] for matrix in matrices]
     return nn.Parameter(torch.cat(shards, dim).clone())
 
@@ -152,38 +167,45 @@ def shard_of(tensor: Tensor, dim: int, parts: int = 1) -> nn.Parameter:
 class ColumnParallelLinear(nn.Module):
     """A linear layer that computes some of the outputs on each rank.
 
-    ``weight`` has the shape (outputs, inputs). Therefore the outputs are divided along dimension 0.
+    The weight of this rank has the shape (outputs / p, D). The forward pass computes
+
+        (B, T, D)     → (B, T, outputs / p)
+        (B, T / p, D) → (B, T, outputs / p)    with ``sequence``
     """
 
-    def __init__(self, linear: nn.Linear, *, sequence: bool, parts: int = 1) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence: bool, n_fused: int = 1) -> None:
         super().__init__()
-        self.weight = shard_of(linear.weight, 0, parts)
-        self.bias = shard_of(linear.bias, 0, parts)
-        self.enter: Any = Enter
-        if sequence:
-            self.enter = GatherTokens
+        self.weight = shard_of(linear.weight, 0, n_fused)
+        self.bias = shard_of(linear.bias, 0, n_fused)
+        self.input_function: type[torch.autograd.Function] = AllGatherTokens if sequence else CopyToTensorParallel
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute this rank's outputs from all inputs."""
-        return F.linear(self.enter.apply(x), self.weight, self.bias)
+        return F.linear(self.input_function.apply(x), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer that has some of the inputs on each rank."""
+    """A linear layer that has some of the inputs on each rank.
+
+    The weight of this rank has the shape (D, inputs / p). The forward pass computes
+
+        (B, T, inputs / p) → (B, T, D)
+        (B, T, inputs / p) → (B, T / p, D)    with ``sequence``
+    """
 
     def __init__(self, linear: nn.Linear, *, sequence: bool) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 1)
         self.bias = nn.Parameter(linear.bias.detach().clone())
-        self.leave: Any = Leave
-        if sequence:
-            self.leave = ScatterTokens
+        self.output_function: type[torch.autograd.Function] = (
+            ReduceScatterTokens if sequence else ReduceFromTensorParallel
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute a summand of all outputs from this rank's inputs, and sum it over the ranks."""
-        summand = F.linear(x, self.weight)
+        """Compute partial sums of the outputs from this rank's inputs, and sum them over the ranks."""
+        partial_sum = F.linear(x, self.weight)
         # The bias is added after the sum. Otherwise it would be added p times.
-        return self.leave.apply(summand) + self.bias
+        return self.output_function.apply(partial_sum) + self.bias
 
 
 def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
@@ -192,18 +214,23 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
     Args:
         attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``. The layers have biases.
             The weight of ``qkv`` is Wq, Wk and Wv stacked. Each of the three is sharded separately, because otherwise
-            each rank would get the wrong rows.
+            each rank would get the wrong rows. The forward pass must compute the size of a head from the width of the
+            output of its own ``qkv``, and not from D, because this width is 3 D / p afterwards.
         mlp: A sequence whose layers 0 and 2 are linear, with biases.
         sequence: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all tokens.
 
     Raises:
-        CourseError: The number of heads is no multiple of p.
+        CourseError: The number of heads or the hidden size of the MLP is no multiple of p. The block is unchanged then.
     """
     p = dist.get_world_size()
-    if attention.heads % p != 0:
-        raise CourseError(f"{attention.heads} heads are not for {p} ranks; take a number of ranks that divides them")
+    heads, hidden_size = attention.heads, mlp[0].out_features
+    if heads % p != 0 or hidden_size % p != 0:
+        raise CourseError(
+            f"{heads} heads and an MLP with hidden size {hidden_size} are not for {p} ranks; "
+            "take a number of ranks that divides both"
+        )
     attention.heads //= p
-    attention.qkv = ColumnParallelLinear(attention.qkv, sequence=sequence, parts=3)
+    attention.qkv = ColumnParallelLinear(attention.qkv, sequence=sequence, n_fused=3)
     attention.out = RowParallelLinear(attention.out, sequence=sequence)
     mlp[0] = ColumnParallelLinear(mlp[0], sequence=sequence)
     mlp[2] = RowParallelLinear(mlp[2], sequence=sequence)
