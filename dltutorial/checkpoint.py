@@ -2,12 +2,23 @@
 
 Input: the model and the optimizer. Output: in the folder ``checkpoints/`` of the run
 
-    step-00000100.pt    if every rank has the whole model: written by rank 0
-    step-00000100/      if the ranks have shards: a folder, to which every rank writes its own shards
+    step-00000100.pt    if every rank has the whole model (one rank, or DDP): a file of ``torch.save``, which rank 0
+                        writes (chapter 10)
+    step-00000100/      if the ranks have shards (DTensors): a folder of ``torch.distributed.checkpoint``, to which
+                        every rank writes its own shards (chapter 17)
+
+Each of them holds one dictionary with three keys. The code calls this dictionary ``state``.
+
+    model        the weights, as a dictionary from the name of each parameter to its tensor
+    optimizer    the state dict of AdamW: two running means (of the gradients and of their squares) and a step counter
+                 for each parameter, and the settings of each group of parameters, such as the weight decay
+    step         the number of steps that are done, an int
+
+In the file, ``optimizer`` identifies a parameter by its number. In the folder, it identifies a parameter by its name.
 
 Until a checkpoint is complete, it has a temporary name. Every rank must call ``save_checkpoint``, ``load_checkpoint``
-and ``save_weights``. Chapter 10 explains the single file, and chapter 17 explains the folder. Loading a folder uses
-``pickle``, and a pickle file can execute any code. Therefore resume only your own runs.
+and ``save_weights``. Loading a folder uses ``pickle``, and a pickle file can execute any code. Therefore resume only
+your own runs.
 
 Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
@@ -31,7 +42,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 
 from dltutorial import paths
-from dltutorial.distributed import barrier, from_rank_0, is_rank_0, is_true_on_all_ranks
+from dltutorial.distributed import barrier, broadcast_from_rank_0, is_rank_0, is_true_on_all_ranks
 from dltutorial.errors import CourseError, first_line
 
 CHECKPOINTS_TO_KEEP = 2  # the older one is a spare, in case the newest one cannot be read
@@ -101,7 +112,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
         CourseError: No checkpoint can be read, or the run was sharded and now is not, or the other way round.
         RuntimeError: A checkpoint was read, but it does not fit the model, or the memory is too small.
     """
-    newest_first = from_rank_0(sorted((run / "checkpoints").glob("step-*"), reverse=True))
+    newest_first = broadcast_from_rank_0(sorted((run / "checkpoints").glob("step-*"), reverse=True))
     for path in newest_first:
         if path.is_dir() != is_sharded(model):
             raise CourseError(
@@ -121,7 +132,7 @@ def load_checkpoint(run: Path, model: nn.Module, optimizer: torch.optim.Optimize
 
 
 def try_to_read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Read a checkpoint. If the files are damaged, print a line and return None."""
+    """Read a checkpoint, and return ``state``. If the files are damaged, print a line and return None."""
     try:
         if path.is_dir():
             return read_folder(path, model, optimizer)
@@ -145,7 +156,7 @@ def is_damage(error: BaseException) -> bool:
 
 
 def read_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Read this rank's shards of a sharded checkpoint. More or fewer ranks may have saved it."""
+    """Read this rank's shards of a sharded checkpoint, and return ``state``. More or fewer ranks may have saved it."""
     weights, optimizer_state = get_state_dict(model, optimizer)  # dcp.load writes into existing tensors
     state: dict[str, Any] = {"model": weights, "optimizer": optimizer_state, "step": 0}
     dcp.load(state, checkpoint_id=path)
@@ -153,7 +164,7 @@ def read_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def apply_state(state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Copy the state of a checkpoint to the model and to the optimizer."""
+    """Copy the weights of a checkpoint to the model, and its optimizer state to the optimizer."""
     if is_sharded(model):
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     else:

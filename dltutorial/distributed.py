@@ -4,10 +4,11 @@ Input: the model that every rank has built, and the options ``--shard`` and ``--
 Output: a model with the same result as on one rank. Its parameters are
 
     without these options   complete on each rank; DDP averages the gradients (chapter 09)
-    with --shard full       sharded by ``fully_shard`` over the ranks in a column of the mesh (chapter 17)
-    with --tensor N         split by ``parallelize_module`` over the N ranks in a row of the mesh (chapter 18)
+    with --shard full       sharded by ``fully_shard`` over the data-parallel group (chapter 17)
+    with --tensor N         split by ``parallelize_module``, as DTensors, over a tensor-parallel group of N ranks
+                            (chapter 18)
 
-``train_options.py`` refuses DDP together with ``--tensor``.
+The docstring of ``ThisRank`` explains the two groups. ``train_options.py`` refuses DDP together with ``--tensor``.
 
 Sources: the pages on ``torch.distributed``, ``fully_shard`` and ``torch.distributed.tensor.parallel`` in
 https://docs.pytorch.org/docs/stable/.
@@ -17,7 +18,7 @@ import argparse
 import contextlib
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -38,30 +39,35 @@ from dltutorial.step import compiling
 
 @dataclass(frozen=True)
 class ThisRank:
-    """The place of this process among all ranks. With four ranks and ``--tensor 2`` the mesh is::
+    """The place of this process among all ranks, and in the two groups to which it belongs.
 
-               tensor →
-        data    0   1
-          ↓     2   3
+    The ranks of a tensor-parallel group share the layers. Each of them has a part of every layer that is split, and all
+    of them read the same samples. The ranks of a data-parallel group share the samples. They have the same parts of the
+    layers, and each of them reads other samples. With four ranks and ``--tensor 2`` the groups are::
 
-    Rank 0 has the first half of each layer that is split, and rank 1 has the second half. Both read the same samples.
-    Rank 2 has the same halves as rank 0, and it reads other samples.
+        tensor-parallel groups    0, 1    2, 3
+        data-parallel groups      0, 2    1, 3
+
+    So ranks 0 and 2 have the first half of each layer that is split, and ranks 1 and 3 have the second half. Without
+    ``--tensor``, the data-parallel group contains all ranks.
 
     Attributes:
         info: The number of this rank, and how many ranks there are, as torchrun or srun has set them.
         device: The device on which this rank computes.
-        mesh: The mesh of all ranks, or None if there is only one rank.
+        mesh: The groups of this rank. ``mesh["data"]`` is its data-parallel group, and ``mesh["tensor"]`` is its
+            tensor-parallel group. If there is only one rank, ``mesh`` is None.
         key_value_store: The ranks use this store to find each other at the start, and to wait for each other at the
             end. It is None if there is only one rank.
-        data_rank, n_data_ranks: The row of this rank in the mesh, and the number of rows.
+        data_parallel_rank, data_parallel_size: The number of this rank in its data-parallel group, and the number of
+            ranks in this group.
     """
 
     info: RankInfo
     device: torch.device
     mesh: DeviceMesh | None = None
     key_value_store: dist.Store | None = None
-    data_rank: int = 0
-    n_data_ranks: int = 1
+    data_parallel_rank: int = 0
+    data_parallel_size: int = 1
 
     @property
     def rank(self) -> int:
@@ -78,27 +84,25 @@ def join_process_group(options: argparse.Namespace) -> ThisRank:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     key_value_store = process_group.rendezvous(info)  # waits for all ranks
     device = process_group.make_process_group(info, key_value_store, backend)
-    shape = (info.world_size // options.tensor, options.tensor)
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "tensor"))
-    row = mesh["data"].get_local_rank()
-    return ThisRank(info, device, mesh, key_value_store, data_rank=row, n_data_ranks=shape[0])
+    data_parallel_size = info.world_size // options.tensor
+    mesh = init_device_mesh(device.type, (data_parallel_size, options.tensor), mesh_dim_names=("data", "tensor"))
+    return ThisRank(info, device, mesh, key_value_store, mesh["data"].get_local_rank(), data_parallel_size)
 
 
-def leave_process_group(this_rank: ThisRank, status: int) -> None:
-    """End this process with the exit status if there are several ranks. If there is only one rank, do nothing.
+def exit_with_rank_0_last(this_rank: ThisRank, status: int) -> NoReturn:
+    """End this process, which is one of several ranks. Rank 0 ends with the exit status, the other ranks with 0.
 
-    srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore the other ranks end
-    with 0 first, and then rank 0 ends with the status.
+    srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore rank 0 waits until the
+    other ranks have ended.
     """
-    if this_rank.key_value_store is None:
-        return
+    assert this_rank.key_value_store is not None  # it is None only if there is one rank
     if this_rank.rank != 0:
         status = 0
-    process_group.leave(this_rank.info, this_rank.key_value_store, status)  # on rank 0, it waits for the others first
+    process_group.leave(this_rank.info, this_rank.key_value_store, status)
 
 
-def from_rank_0(value: Any) -> Any:
-    """Return the value that rank 0 has."""
+def broadcast_from_rank_0(value: Any) -> Any:
+    """Send the value of rank 0 to all ranks, and return it. The values of the other ranks are ignored."""
     shared = [value]
     if dist.is_initialized():
         dist.broadcast_object_list(shared, src=0)  # replaces the value in the list of the other ranks
@@ -143,13 +147,13 @@ def parallelize(model: ViT, options: argparse.Namespace, this_rank: ThisRank) ->
         compile_blocks(model, this_rank)
     if options.shard == "full" and this_rank.mesh is not None:
         shard_parameters(model, options, this_rank)
-    elif this_rank.n_data_ranks > 1:
+    elif this_rank.data_parallel_size > 1:
         return DistributedDataParallel(model)
     return model
 
 
 def split_layers(model: ViT, this_rank: ThisRank) -> None:
-    """Split the linear layers of each block over the ranks in a row of the mesh (tensor parallelism).
+    """Split the linear layers of each block over the ranks of the tensor-parallel group.
 
     The layers are split in pairs. Each rank computes a part of the outputs of the first layer, for example some of the
     attention heads, and uses them as inputs of the second layer. Then an all-reduce adds the partial results.
@@ -176,20 +180,20 @@ def compile_blocks(model: ViT, this_rank: ThisRank) -> None:
 
 
 def shard_parameters(model: ViT, options: argparse.Namespace, this_rank: ThisRank) -> None:
-    """Give each rank in a column of the mesh a shard of the parameters.
+    """Give each rank of the data-parallel group a shard of the parameters.
 
     Its gradients and its optimizer state are shards, too, because they have the shapes of the parameters.
     """
     assert this_rank.mesh is not None
-    mesh = this_rank.mesh["data"]
+    data_parallel_group = this_rank.mesh["data"]
     precision_of_blocks = MixedPrecisionPolicy()
     if options.precision == "bf16":
         precision_of_blocks = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
         )
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=precision_of_blocks)
-    fully_shard(model, mesh=mesh)  # the parameters that are in no block, in float32
+        fully_shard(block, mesh=data_parallel_group, mp_policy=precision_of_blocks)
+    fully_shard(model, mesh=data_parallel_group)  # the parameters that are in no block, in float32
     if this_rank.device.type == "cpu":
         sum_instead_of_average(model)
 
@@ -233,7 +237,7 @@ def clip_gradients(model: nn.Module, max_norm: float) -> None:
     """Scale all gradients by one factor so that the norm of all of them together is at most ``max_norm``.
 
     ``torch.nn.utils.clip_grad_norm_`` does the same, but only if all parameters are on one mesh, or all are on none.
-    With ``--tensor`` they are not, so the norm is computed for each group and then combined.
+    With ``--tensor`` they are not. So the norm is computed for the parameters of each mesh and then combined.
     """
     parameters_by_mesh = defaultdict(list)
     for parameter in model.parameters():

@@ -4,8 +4,15 @@
     torchrun --nproc-per-node 2 -m dltutorial.train --preset smoke
     sbatch -N 4 slurm/train.sbatch --preset cluster --shard full
 
-The program combines scripts that chapters write: the loop of chapter 01, the ranks of chapter 09, the checkpoints of
-chapter 10, FSDP (chapter 17) and tensor parallelism (chapter 18). The other files of the program are
+The program combines methods that chapters of the course explain:
+
+    the training loop                                                             chapter 01
+    data parallelism with DDP, which averages the gradients of all ranks          chapter 09
+    checkpoints, and signals that stop a run                                      chapter 10
+    data parallelism with ``fully_shard``, where each rank has a shard            chapter 17
+    tensor parallelism with DTensors, where each layer is split over some ranks   chapter 18
+
+The other files of the program are
 
     train_options.py     the options
     distributed.py       how the ranks share the work
@@ -37,17 +44,17 @@ from torch.utils.data import default_collate
 from dltutorial import config, node
 from dltutorial.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from dltutorial.data import weather
-from dltutorial.data.loaders import Pairs, endless_batches
+from dltutorial.data.loaders import SnapshotPairs, endless_batches
 from dltutorial.data.store import open_split
 from dltutorial.distributed import (
     ThisRank,
     barrier,
     bf16_context,
+    broadcast_from_rank_0,
     clip_gradients,
-    from_rank_0,
+    exit_with_rank_0_last,
     gradient_sync,
     join_process_group,
-    leave_process_group,
     parallelize,
 )
 from dltutorial.models.vit import ViT
@@ -66,6 +73,11 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 LOG_EVERY = 10
 N_VALIDATIONS = 3  # of a run
 VALIDATION_BATCH_PER_RANK = 16
+# The settings of AdamW are those with which masked autoencoders, which are vision transformers, are trained at first
+# (https://arxiv.org/abs/2111.06377, table 8). To limit the norm of all gradients to 1.0 is usual for transformers.
+WEIGHT_DECAY = 0.05
+BETAS = (0.9, 0.95)
+MAX_GRADIENT_NORM = 1.0
 NOT_DECAYED = ("embed.", "position_")  # the beginnings of the names of parameters without weight decay
 # The exit status of a run that a signal has stopped, after it saved a checkpoint. With srun a job script can see it,
 # and resume the run. It is EX_TEMPFAIL, "try again later", of the Unix header sysexits.h.
@@ -79,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The options. The default is the command line of this process.
 
     Returns:
-        The exit status, 0 or ``EXIT_RESUMABLE``. If there are several ranks, ``leave_process_group`` ends the process.
+        The exit status, 0 or ``EXIT_RESUMABLE``, if there is one rank. With several ranks this function does not
+        return, because it ends the process. Then rank 0 ends with this status.
 
     Raises:
         CourseError: An option is wrong, the data or a checkpoint cannot be used, or the loss became NaN or infinite.
@@ -88,12 +101,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = read_options(arguments)
     check_options(options, RankInfo.from_env().world_size)
     this_rank = join_process_group(options)
+    status = train(options, this_rank)
+    if this_rank.info.world_size > 1:
+        exit_with_rank_0_last(this_rank, status)  # the process ends here
+    return status
+
+
+def train(options: argparse.Namespace, this_rank: ThisRank) -> int:
+    """Make or continue a run. When this function returns, the processes that load data have ended, too.
+
+    Returns:
+        0 if the run is complete, or ``EXIT_RESUMABLE`` if a signal has stopped it.
+    """
     train_pairs, valid_pairs = open_data(options, this_rank)
     run = open_run(options, this_rank)
-    if from_rank_0((run / "weights.pt").exists()):  # a run to resume can be complete
+    if broadcast_from_rank_0((run / "weights.pt").exists()):  # a run to resume can be complete
         if this_rank.rank == 0:
             print(f"{run} is complete")
-        leave_process_group(this_rank, 0)
         return 0
     model = build_model(options, train_pairs, this_rank)
     # `model` owns the parameters; `parallel_model` is `model`, or DDP around it. Make the optimizer after sharding.
@@ -101,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     optimizer = make_optimizer(model, options)
     schedule = make_schedule(options)
     step = load_checkpoint(run, model, optimizer)  # the number of steps that are done
-    batches = make_batches(train_pairs, options, this_rank, skip=step)
+    batches = make_batches(train_pairs, options, this_rank, n_batches_to_skip=step)
     losses: list[Tensor] = []
     stop_now = False
     with StopSignal() as stop_signal, RunLog(run, options, step, is_writer=this_rank.rank == 0) as log:
@@ -120,15 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if validation_due:
                     log.write_score(step, validate(parallel_model, valid_pairs, options, this_rank))
                 log.restart_clock()  # validation and checkpoints do not count as training time
-        if step == options.steps:
-            save_weights(run, model)
-            status = 0
-        else:
+        if step < options.steps:
             log.say(f"stopped by a signal after step {step}; continue with --resume {run}")
-            status = EXIT_RESUMABLE
-    del batches  # deleting the iterator ends the processes that load data
-    leave_process_group(this_rank, status)
-    return status
+            return EXIT_RESUMABLE
+        save_weights(run, model)
+    return 0
 
 
 def is_due(step: int, every: int) -> bool:
@@ -151,7 +171,7 @@ def open_run(options: argparse.Namespace, this_rank: ThisRank) -> Path:
     folder = None
     if this_rank.rank == 0:
         folder = create_run(options)
-    return from_rank_0(folder)
+    return broadcast_from_rank_0(folder)
 
 
 def average_losses_and_stop_flag(
@@ -178,7 +198,7 @@ def average_losses_and_stop_flag(
 # Data, model, optimizer
 
 
-def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[Pairs, Pairs]:
+def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[SnapshotPairs, SnapshotPairs]:
     """Open the pairs (state, next state) for training and for validation.
 
     Without ``--data``, rank 0 simulates the data of the preset if they do not exist yet, and the other ranks wait.
@@ -194,10 +214,12 @@ def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[Pairs, 
     # Height and width must be multiples of the patch size, so the rest is cut off. With patches of 8, the 721 rows of
     # ERA5 become 720.
     crop = (height - height % preset.patch, width - width % preset.patch)
-    return Pairs(open_split(folder, "train", crop)), Pairs(open_split(folder, "valid", crop))
+    return SnapshotPairs(open_split(folder, "train", crop)), SnapshotPairs(open_split(folder, "valid", crop))
 
 
-def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank, skip: int) -> Batches:
+def make_batches(
+    pairs: SnapshotPairs, options: argparse.Namespace, this_rank: ThisRank, n_batches_to_skip: int
+) -> Batches:
     """Return an endless iterator over (x_BCHW, y_BCHW), this rank's part of one global batch after another.
 
     Samples of the simulated planet are shifted along longitude by random numbers of points, because this planet is the
@@ -207,24 +229,25 @@ def make_batches(pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank,
     Args:
         pairs: The samples for training.
         options: The options of the run.
-        this_rank: It gives the row in the mesh. Each row gets different samples.
-        skip: The number of global batches that a resumed run has already used.
+        this_rank: It gives the place in the data-parallel group, whose ranks get different samples. All ranks of a
+            tensor-parallel group get the same samples.
+        n_batches_to_skip: The number of global batches that a resumed run has already used.
     """
     is_simulated = options.data is None
     return endless_batches(
         pairs,
         options.global_batch_size,
-        shift=is_simulated,
-        workers=options.workers,
-        pin=this_rank.device.type == "cuda",
+        random_shift=is_simulated,
+        num_workers=options.workers,
+        pin_memory=this_rank.device.type == "cuda",
         seed=options.seed,
-        rank=this_rank.data_rank,
-        world_size=this_rank.n_data_ranks,
-        skip=skip,
+        rank=this_rank.data_parallel_rank,
+        world_size=this_rank.data_parallel_size,
+        n_batches_to_skip=n_batches_to_skip,
     )
 
 
-def build_model(options: argparse.Namespace, pairs: Pairs, this_rank: ThisRank) -> ViT:
+def build_model(options: argparse.Namespace, pairs: SnapshotPairs, this_rank: ThisRank) -> ViT:
     """Return the preset's vision transformer. The seed gives all ranks the same initial weights."""
     preset = config.PRESETS[options.preset]
     channels, height, width = pairs.split.shape
@@ -241,7 +264,7 @@ def build_model(options: argparse.Namespace, pairs: Pairs, this_rank: ThisRank) 
     )
     # Each GPU has the whole model here, also with --shard full, because ``parallelize`` shards the model later. The
     # weights take 4 bytes per parameter. Therefore this matters from about 15 billion parameters on (60 GB), if a GPU
-    # has 80 GB. The script of chapter 17 creates and shards one block after another instead.
+    # has 80 GB. ``fsdp.py``, a script of chapter 17, creates and shards one block after another instead.
     return model.to(this_rank.device)
 
 
@@ -254,13 +277,11 @@ def make_optimizer(model: nn.Module, options: argparse.Namespace) -> torch.optim
             decayed.append(parameter)
         else:
             not_decayed.append(parameter)
-    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": not_decayed, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": not_decayed, "weight_decay": 0.0}]
     # By default AdamW updates many tensors by one kernel (foreach). That fails if some tensors are on a mesh and others
     # are not, or if they are on different meshes, as with --tensor.
-    foreach = None  # torch chooses
-    if options.tensor > 1:
-        foreach = False
-    return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), foreach=foreach)
+    foreach = False if options.tensor > 1 else None  # with None, torch chooses
+    return torch.optim.AdamW(groups, options.learning_rate, betas=BETAS, foreach=foreach)
 
 
 def is_decayed(name: str, parameter: Tensor) -> bool:
@@ -298,7 +319,7 @@ def training_step(
     Returns:
         The loss of this rank's samples before the update. It stays on the device, see ``LOG_EVERY``.
     """
-    # `record_function` names a part of the step for a profiler, as in chapter 02.
+    # `record_function` names a part of the step. A profiler shows these names (chapter 02).
     with record_function("load"):
         x_BCHW, y_BCHW = next(batches)
     with record_function("to device"):
@@ -318,25 +339,25 @@ def training_step(
                 loss.backward()
         loss_of_batch += loss.detach()
     with record_function("optimizer"):
-        clip_gradients(model, max_norm=1.0)
+        clip_gradients(model, max_norm=MAX_GRADIENT_NORM)
         optimizer.step()
     return loss_of_batch
 
 
 @torch.no_grad()
-def validate(model: nn.Module, pairs: Pairs, options: argparse.Namespace, this_rank: ThisRank) -> float:
-    """Forecast all validation pairs once. The rows of the mesh share them.
+def validate(model: nn.Module, pairs: SnapshotPairs, options: argparse.Namespace, this_rank: ThisRank) -> float:
+    """Forecast all validation pairs once. The ranks of a data-parallel group share them.
 
     The model has no dropout, so it does not matter whether it is in training mode. All grid points count equally.
 
     Returns:
         RMSE(model) / RMSE(persistence). Persistence forecasts no change. Below 1 the model is better than persistence.
     """
-    pairs_per_round = VALIDATION_BATCH_PER_RANK * this_rank.n_data_ranks
+    pairs_per_round = VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_size
     model_mse_sum = torch.zeros((), device=this_rank.device)
     persistence_mse_sum = torch.zeros((), device=this_rank.device)
     for round_start in range(0, len(pairs), pairs_per_round):
-        first_pair = round_start + VALIDATION_BATCH_PER_RANK * this_rank.data_rank
+        first_pair = round_start + VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_rank
         indices = range(first_pair, min(first_pair + VALIDATION_BATCH_PER_RANK, len(pairs)))
         n_pairs = len(indices)
         if n_pairs == 0:

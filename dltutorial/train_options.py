@@ -119,11 +119,12 @@ def check_options(options: argparse.Namespace, world_size: int) -> None:
         raise CourseError(
             f"--tensor {options.tensor} must divide the {world_size} ranks and the {heads} heads; change it"
         )
-    data_ranks = world_size // options.tensor
-    if options.tensor > 1 and data_ranks > 1 and options.shard == "none":
+    data_parallel_size = world_size // options.tensor
+    if options.tensor > 1 and data_parallel_size > 1 and options.shard == "none":
         raise CourseError(f"DDP does not support --tensor; add --shard full, or start exactly {options.tensor} ranks")
-    if options.global_batch_size % (data_ranks * options.accumulate):
+    n_micro_batches = data_parallel_size * options.accumulate
+    if options.global_batch_size % n_micro_batches != 0:
         raise CourseError(
-            f"--global-batch-size {options.global_batch_size} cannot be shared equally by {data_ranks} ranks with "
-            f"{options.accumulate} micro-batches each; choose a multiple of {data_ranks * options.accumulate}"
+            f"--global-batch-size {options.global_batch_size} cannot be shared equally by {data_parallel_size} ranks "
+            f"with {options.accumulate} micro-batches each; choose a multiple of {n_micro_batches}"
         )

@@ -1,7 +1,8 @@
 """Normalise a pair of states, and shift it along longitude.
 
-In: fields in SI units, as they are on disk. Out: the same fields with mean 0 and standard deviation 1, float32, shifted
-to the right. The simulated planet looks the same from every longitude. Therefore a shifted pair is a valid new sample.
+The input is fields in SI units, as they are on disk. The output is the same fields, float32, normalised and shifted to
+the right. A normalised value says by how many standard deviations of its channel it is above the mean of its channel.
+The simulated planet looks the same from every longitude. Therefore a shifted pair is a valid new sample.
 
 Legend: 2 states (now, next), C channels, H rows (latitude), W columns (longitude).
 """
@@ -16,13 +17,13 @@ def augment_into(out_2CHW: Tensor, raw_2CHW: Tensor, shift: int, means_1C11: Ten
     The shift costs no time, because each value is written once in any case, only to another column.
 
     Args:
-        out_2CHW: receives the new pair.
-        raw_2CHW: both states.
-        shift: number of columns by which the pair is shifted to the right.
-        means_1C11, stds_1C11: mean and standard deviation of each channel.
+        out_2CHW: The tensor that receives the new pair, in standard deviations of each channel.
+        raw_2CHW: Both states, in SI units.
+        shift: The number of columns by which the pair is shifted to the right, from 0 to W - 1. 0 means no shift.
+        means_1C11, stds_1C11: The mean and the standard deviation of each channel, in SI units.
     """
     W = raw_2CHW.shape[-1]
     torch.sub(raw_2CHW[..., : W - shift], means_1C11, out=out_2CHW[..., shift:])
-    if shift > 0:  # the last columns come to the left edge
-        torch.sub(raw_2CHW[..., W - shift :], means_1C11, out=out_2CHW[..., :shift])
+    # The last columns come to the left edge. If the shift is 0, these are no columns.
+    torch.sub(raw_2CHW[..., W - shift :], means_1C11, out=out_2CHW[..., :shift])
     out_2CHW.div_(stds_1C11)

@@ -1,6 +1,6 @@
 """The data of chapter 03: the same two years in several layouts.
 
-In: a preset, and names of layouts. Out: the training split in each layout.
+The input is a preset and the names of layouts. The output is the training split in each layout.
 """
 
 import dataclasses
@@ -12,7 +12,10 @@ from dltutorial.data.store import Split
 
 
 def sizes(preset: Preset) -> Preset:
-    """Two years of few snapshots, each so large that moving bytes takes the time, and not calling functions."""
+    """Return a preset with two years of few snapshots.
+
+    Each snapshot is so large that most of the time is spent on moving its bytes, and not on calling functions.
+    """
     return dataclasses.replace(
         preset,
         n_lat=max(128, preset.n_lat),
@@ -23,7 +26,7 @@ def sizes(preset: Preset) -> Preset:
 
 
 def prepare(preset: Preset, layouts: Iterable[str] = formats.LAYOUTS) -> dict[str, Split]:
-    """The training split of the measurements in each layout; built if it is missing."""
+    """Return the training split of the measurements in each layout. A layout that does not exist yet is made."""
     source = weather.ensure(sizes(preset))
     splits = {}
     for name in layouts:

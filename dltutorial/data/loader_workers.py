@@ -9,7 +9,7 @@ The workers of a ``DataLoader`` are child processes of the training process. Thi
   forever, because the workers ignore SIGTERM. Therefore this file shuts down the workers first.
 - A worker dies, for example because it is out of memory. The error becomes one line that says what to do.
 
-In: a ``DataLoader`` that was made with ``worker_init_fn=ignore_stop_signals``. Out: its batches.
+The input is a ``DataLoader`` that was made with ``worker_init_fn=ignore_stop_signals``. The output is its batches.
 
 Source: https://docs.pytorch.org/docs/stable/data.html, "Single- and Multi-process Data Loading".
 """
@@ -35,8 +35,13 @@ def ignore_stop_signals(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def until_closed(loader: DataLoader) -> Iterator[Tensor]:
+def iterate_then_end_workers(loader: DataLoader) -> Iterator[Tensor]:
     """Yield the batches of a loader, and end its workers when the caller is done or the program ends.
+
+    A caller is done when it deletes or closes this generator, for example when its function returns.
+
+    Args:
+        loader: The loader. It may also have no workers. Then nothing is left to end.
 
     Raises:
         DataError: A worker died, for example because it was out of memory.
@@ -53,7 +58,9 @@ def until_closed(loader: DataLoader) -> Iterator[Tensor]:
         message = first_line(error)
         if not message.startswith("DataLoader worker"):
             raise
-        raise DataError(f"{message.rstrip('.')}; lower workers or the batch size, or give it more memory") from None
+        raise DataError(
+            f"{message.rstrip('.')}; lower the number of workers or the batch size, or give it more memory"
+        ) from None
     finally:
         atexit.unregister(batches._shutdown_workers)
         batches._shutdown_workers()

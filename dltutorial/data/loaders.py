@@ -1,16 +1,22 @@
 """Load training data: from files on disk to endless batches.
 
 A sample is a pair of neighbouring snapshots. The first one is the state now, which is the input x. The second one is
-the state one snapshot later, which is the target y. This file contains the steps from the disk to the training loop.
+the state one snapshot later, which is the target y. The table lists the steps from the disk to the training loop, and
+where each of them is. All these modules are in ``dltutorial.data``.
 
-    Pairs               reads one sample from its file
-    sampling.endless    chooses the samples of each batch: shuffled in each epoch, and divided among the ranks
-    BatchReader         reads the samples of one batch, normalises and shifts them, and writes them to one array
-    endless_batches     yields one batch after another, read by this process or ahead of time by worker processes
-    loader_workers      keeps the worker processes alive until the training has ended, and then ends them
+    step                                                                        module          name
+    Choose the samples of each batch in random order, divided among the ranks.  sampling        endless
+    Find the file of a sample, and open it.                                     loaders         SnapshotPairs
+    Read the two snapshots of the sample from this file.                        formats         Year
+    Normalise the sample, and shift it along longitude.                         augment         augment_into
+    Write all samples of a batch to one array.                                  loaders         BatchReader
+    Let workers read batches ahead, and end the workers after the training.     loader_workers  iterate_then_end_workers
+    Combine these steps, and yield one batch after another.                     loaders         endless_batches
 
-In: a ``Split``, which knows the files and the statistics. Out: ``(x_BCHW, y_BCHW)``, float32, normalised, in the memory
-of the CPU.
+The input is a ``Split`` of the module ``store``, which knows the files and the statistics. The output is one pair
+(x_BCHW, y_BCHW) of tensors after another, float32, in the memory of the CPU. The values are normalised. So a value says
+by how many standard deviations of its channel it is above the mean of its channel.
+
 Source: https://docs.pytorch.org/docs/stable/data.html.
 
 Legend: B samples, 2 states (now, next), C channels, H rows (latitude), W columns (longitude), 1 a dimension of length
@@ -29,18 +35,18 @@ from torch.utils.data import DataLoader, Dataset, default_convert, get_worker_in
 
 from dltutorial.data import formats, sampling
 from dltutorial.data.augment import augment_into
-from dltutorial.data.loader_workers import ignore_stop_signals, until_closed
+from dltutorial.data.loader_workers import ignore_stop_signals, iterate_then_end_workers
 from dltutorial.data.store import Split
 
 
-class Pairs(Dataset):
+class SnapshotPairs(Dataset):
     """All samples of a split. Sample ``i`` is ``(x_CHW, y_CHW)``, normalised with the statistics of the training years.
 
     A year of T snapshots gives T - 1 samples, because no sample spans two years.
 
     Attributes:
-        split: the files, and the statistics.
-        means_1C11, stds_1C11: mean and standard deviation of each channel.
+        split: The files, and the statistics.
+        means_1C11, stds_1C11: The mean and the standard deviation of each channel, in SI units.
     """
 
     def __init__(self, split: Split) -> None:
@@ -57,16 +63,16 @@ class Pairs(Dataset):
         return self._first_of_year[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Read one sample and normalise it."""
+        """Read one sample and normalise it. The unit of the values is the standard deviation of their channel."""
         both_2CHW = (self.raw(index) - self.means_1C11) / self.stds_1C11
         return both_2CHW[0], both_2CHW[1]
 
     def raw(self, index: int) -> Tensor:
         """Read both states of a sample, (2, C, H, W), in SI units. Do not write to the result, it may be the file."""
-        year_number, first = self.where(index)
+        year_number, first = self.locate(index)
         return torch.from_numpy(self.year(year_number).read(first, 2))
 
-    def where(self, index: int) -> tuple[int, int]:
+    def locate(self, index: int) -> tuple[int, int]:
         """Return the number of the year that holds a sample, and the number of its first snapshot in this year.
 
         Raises:
@@ -96,22 +102,29 @@ class Pairs(Dataset):
 class BatchReader(Dataset):
     """Read complete batches. Each sample is normalised, shifted, and written once, to its place in the batch.
 
-    torch's own collate function would copy each sample a second time, to stack the samples to a batch.
+    A ``Dataset`` usually has the method ``__getitem__``, which returns one sample. This one has ``__getitems__``
+    instead. If a data set has this method, ``DataLoader`` calls it once per batch, with the list of all samples of the
+    batch. With ``__getitem__``, torch's collate function would copy each sample a second time, to stack the samples to
+    a batch.
+
+    Attributes:
+        pairs: The samples.
+        pin_memory: Whether to allocate batches in pinned memory, if this process reads and no worker does.
     """
 
-    def __init__(self, pairs: Pairs, pin: bool) -> None:
+    def __init__(self, pairs: SnapshotPairs, pin_memory: bool) -> None:
         self.pairs = pairs
-        self.pin = pin
+        self.pin_memory = pin_memory
 
     def __getitems__(self, samples: list[tuple[int, int]]) -> Tensor:
-        """Read a batch. ``DataLoader`` calls this once per batch, in the process that reads.
+        """Read a batch. ``DataLoader`` calls this method in the process that reads, with all samples of the batch.
 
         Args:
-            samples: the index of each sample, and the number of grid points by which it is shifted.
+            samples: The index of each sample, and the number of grid points by which it is shifted.
 
         Returns:
-            The states now and the states one snapshot later, (2, B, C, H, W). The results ``[0]`` and ``[1]`` are the
-            contiguous arrays x_BCHW and y_BCHW.
+            The states now and the states one snapshot later, (2, B, C, H, W), in standard deviations of their channel.
+            The results ``[0]`` and ``[1]`` are the contiguous arrays x_BCHW and y_BCHW.
         """
         both_2BCHW = self.allocate(2, len(samples), *self.pairs.split.shape)
         for position, (index, shift) in enumerate(samples):
@@ -125,7 +138,7 @@ class BatchReader(Dataset):
         torch would otherwise copy each batch to shared memory, which halves the number of samples per second.
         """
         if get_worker_info() is None:  # this process is no worker
-            return torch.empty(shape, pin_memory=self.pin)
+            return torch.empty(shape, pin_memory=self.pin_memory)
         # Private API, which torch's own collate function uses, too. The batch is in shared memory, so sending it to the
         # training process copies nothing.
         storage = torch.UntypedStorage._new_shared(4 * math.prod(shape))  # a float32 has 4 bytes
@@ -133,16 +146,16 @@ class BatchReader(Dataset):
 
 
 def endless_batches(
-    pairs: Pairs,
+    pairs: SnapshotPairs,
     global_batch_size: int,
     *,
-    shift: bool = False,
-    workers: int = 0,
-    pin: bool = False,
+    random_shift: bool = False,
+    num_workers: int = 0,
+    pin_memory: bool = False,
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    skip: int = 0,
+    n_batches_to_skip: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield batches (x_BCHW, y_BCHW) without end. An epoch uses each sample at most once, in a new order.
 
@@ -150,17 +163,22 @@ def endless_batches(
     checks its arguments only when the first batch is taken by ``next``.
 
     Args:
-        pairs: the samples.
-        global_batch_size: number of samples in a batch of all ranks together. B is this rank's share.
-        shift: whether to shift each sample along longitude by a random number of grid points. The simulated planet
-            looks the same from every longitude, so a shifted sample is a valid new sample. Do not shift data with
-            continents.
-        workers: number of processes that read. Each of them reads two batches ahead. With 0 this process reads.
-        pin: put the batches into pinned memory, from which ``x.to(device, non_blocking=True)`` copies to a GPU while
-            the CPU goes on.
-        seed: of the order and of the shifts.
-        rank, world_size: this process among those that share each batch.
-        skip: number of batches to leave out at the start, because a resumed run has used them.
+        pairs: The samples.
+        global_batch_size: The number of samples in a batch of all ranks together. B is this rank's share.
+        random_shift: Whether to shift each sample along longitude by a random number of grid points. The simulated
+            planet looks the same from every longitude, so a shifted sample is a valid new sample. Do not shift data
+            with continents.
+        num_workers: The number of processes that read. Each of them reads two batches ahead. With 0 this process reads.
+        pin_memory: Whether to put the batches into pinned memory. From there ``x.to(device, non_blocking=True)`` copies
+            to a GPU while the CPU continues.
+        seed: The seed of the order of the samples and of the shifts.
+        rank, world_size: The number of this rank, and the number of ranks that share each batch. With tensor
+            parallelism these are the numbers in the data-parallel group, because the ranks of a tensor-parallel group
+            need the same samples.
+        n_batches_to_skip: The number of batches to leave out at the start, because a resumed run has used them.
+
+    Yields:
+        x_BCHW and y_BCHW, float32, in standard deviations of their channel.
 
     Raises:
         DataError: At the first ``next``, there are fewer samples than one batch needs. At any ``next``, a worker died.
@@ -169,21 +187,25 @@ def endless_batches(
         len(pairs),
         global_batch_size,
         seed=seed,
-        width=pairs.split.shape[-1] if shift else 0,
+        width=pairs.split.shape[-1] if random_shift else 0,  # width 0 means that nothing is shifted
         rank=rank,
         world_size=world_size,
-        skip=skip,
+        n_batches_to_skip=n_batches_to_skip,
     )
     # One list of (index, shift) for each batch.
     samples_of_batches = (list(zip(indices, shifts, strict=True)) for indices, shifts in order)
     loader = DataLoader(
-        BatchReader(pairs, pin=pin and workers == 0),  # a worker cannot pin memory, there ``DataLoader`` does it
+        # A worker cannot pin memory. If there are workers, ``DataLoader`` pins the batches in the training process.
+        BatchReader(pairs, pin_memory=pin_memory and num_workers == 0),
         batch_sampler=samples_of_batches,
-        collate_fn=default_convert,  # ``BatchReader`` makes complete batches, so nothing is left to collate
-        num_workers=workers,
-        pin_memory=pin,
+        # ``default_convert`` returns a tensor as it is. ``DataLoader`` would otherwise try to stack samples, but
+        # ``BatchReader`` returns a complete batch.
+        collate_fn=default_convert,
+        num_workers=num_workers,
+        pin_memory=pin_memory,
         worker_init_fn=ignore_stop_signals,
         generator=torch.Generator(),  # so that the loader takes no random number from the training run
     )
-    for both_2BCHW in until_closed(loader):
+    # When the caller needs no more batches, or when the program ends, this loop also ends the workers.
+    for both_2BCHW in iterate_then_end_workers(loader):
         yield both_2BCHW[0], both_2BCHW[1]

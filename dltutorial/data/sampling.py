@@ -1,7 +1,7 @@
 """Choose the samples of each batch: shuffled in each epoch, and divided among the ranks.
 
-In: the number of samples, the batch size, a seed, this rank and the number of ranks. Out: for each batch, the indices
-of this rank's samples, and the number of grid points by which each sample is shifted.
+The input is the number of samples, the batch size, a seed, this rank and the number of ranks. The output is, for each
+batch, the indices of this rank's samples and the number of grid points by which each sample is shifted.
 
 The order follows from the seed and the number of the epoch alone. Therefore all ranks know it without communication, a
 resumed run continues in the middle of an epoch, and the order does not depend on the number of ranks or workers.
@@ -31,7 +31,7 @@ def endless(
     width: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    skip: int = 0,
+    n_batches_to_skip: int = 0,
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Choose the samples of one batch after another, through one epoch after another, without end.
 
@@ -40,12 +40,14 @@ def endless(
     every rank takes the same number of steps.
 
     Args:
-        n_samples: N.
-        batch_size: number of samples in a batch of all ranks together.
-        seed: of the order and of the shifts.
-        width: each sample is shifted by less than this number of grid points. With 0 nothing is shifted.
-        rank, world_size: this process among those that share each batch.
-        skip: number of batches to leave out at the start, because a resumed run has used them.
+        n_samples: The number of samples N in the data set.
+        batch_size: The number of samples in a batch of all ranks together.
+        seed: The seed of the order of the samples and of the shifts.
+        width: The number of columns of a sample. Each sample is shifted by a random number of columns, from 0 to
+            ``width`` - 1. ``width=0`` means that no sample is shifted.
+        rank, world_size: The number of this rank, and the number of ranks that share each batch. With tensor
+            parallelism these are the numbers in the data-parallel group.
+        n_batches_to_skip: The number of batches to leave out at the start, because a resumed run has used them.
 
     Returns:
         An iterator over (indices, shifts) of this rank's samples.
@@ -57,21 +59,20 @@ def endless(
         raise DataError(
             f"a batch of {batch_size} needs more than the {n_samples} samples there are; lower global_batch_size"
         )
-    batches = _batches(n_samples, batch_size, seed, width, skip)
+    batches = _batches(n_samples, batch_size, seed, width, n_batches_to_skip)
     return ((indices[rank::world_size], shifts[rank::world_size]) for indices, shifts in batches)
 
 
 def _batches(
-    n_samples: int, batch_size: int, seed: int, width: int, skip: int
+    n_samples: int, batch_size: int, seed: int, width: int, n_batches_to_skip: int
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the indices and the shifts of complete batches, which are the same on every rank."""
     batches_per_epoch = n_samples // batch_size
-    first_epoch, first_batch = divmod(skip, batches_per_epoch)
+    first_epoch, first_batch = divmod(n_batches_to_skip, batches_per_epoch)
     for epoch in itertools.count(first_epoch):
         order_N = epoch_order(n_samples, seed, epoch)
         shift_N = epoch_shifts(n_samples, width, seed, epoch)
-        for batch in range(first_batch, batches_per_epoch):
-            indices = order_N[batch * batch_size : (batch + 1) * batch_size]
+        for indices in order_N.split(batch_size)[first_batch:batches_per_epoch]:
             yield indices.tolist(), shift_N[indices].tolist()
         first_batch = 0
 
@@ -83,6 +84,8 @@ def epoch_order(n_samples: int, seed: int, epoch: int) -> Tensor:
 
 def epoch_shifts(n_samples: int, width: int, seed: int, epoch: int) -> Tensor:
     """Return the shift of each sample in this epoch, from 0 to ``width`` - 1 grid points, shape (N,).
+
+    ``width=0`` means that no sample is shifted, so all shifts are 0.
 
     Every rank draws the shifts of all samples. Therefore a sample's shift does not depend on the number of ranks.
     """

@@ -13,7 +13,7 @@ from torch import nn
 from waiting import wait_for
 
 from dltutorial import checkpoint, cli, paths, train
-from dltutorial.data.loaders import Pairs
+from dltutorial.data.loaders import SnapshotPairs
 from dltutorial.data.store import open_split
 from dltutorial.distributed import ThisRank
 from dltutorial.errors import CourseError
@@ -125,12 +125,12 @@ def test_only_the_simulated_planet_is_shifted_and_a_resumed_run_gets_the_same_ba
     data = [] if is_simulated else ["--data", str(tiny_data)]
     options = read_options(["--preset", "smoke", "--global-batch-size", "4", *data])
     this_rank = ThisRank(RankInfo.from_env({}), torch.device("cpu"))
-    pairs = Pairs(open_split(tiny_data, "train"))
-    batches = list(itertools.islice(train.make_batches(pairs, options, this_rank, skip=0), 3))
+    pairs = SnapshotPairs(open_split(tiny_data, "train"))
+    batches = list(itertools.islice(train.make_batches(pairs, options, this_rank, n_batches_to_skip=0), 3))
     samples = [x_CHW for x_CHW, _ in (pairs[i] for i in range(len(pairs)))]
     is_shifted = [not any(torch.equal(x_CHW, sample) for sample in samples) for x_CHW in batches[0][0]]
     assert any(is_shifted) is is_simulated
-    resumed_x, resumed_y = next(train.make_batches(pairs, options, this_rank, skip=2))
+    resumed_x, resumed_y = next(train.make_batches(pairs, options, this_rank, n_batches_to_skip=2))
     assert torch.equal(resumed_x, batches[2][0])
     assert torch.equal(resumed_y, batches[2][1])
 

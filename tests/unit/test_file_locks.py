@@ -28,7 +28,7 @@ from dltutorial.data import check, loaders, store, weather
 tiny = dataclasses.replace(preset("smoke"), n_lat=16, n_lon=32, years=(1, 1, 1), snapshots=3)
 folder = weather.ensure(tiny, Path(sys.argv[1]))
 assert not check.check(folder).problems
-x, y = loaders.Pairs(store.open_split(folder))[0]
+x, y = loaders.SnapshotPairs(store.open_split(folder))[0]
 print("pair", tuple(x.shape), tuple(y.shape))
 """
 PLAIN = "import sys, h5py; h5py.File(sys.argv[1] + '/train/sim_0001.h5')"

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from dltutorial.data import loader_workers, sampling, store
-from dltutorial.data.loaders import Pairs, endless_batches
+from dltutorial.data.loaders import SnapshotPairs, endless_batches
 from dltutorial.errors import DataError
 
 
 @pytest.fixture
 def pairs(tiny_data):
-    return Pairs(store.open_split(tiny_data, "train"))
+    return SnapshotPairs(store.open_split(tiny_data, "train"))
 
 
 def batches(pairs, size, n, **options):
@@ -51,11 +51,11 @@ def test_pairs_travel_to_another_process_without_their_files(pairs):
     assert torch.equal(copied[3][0], x_CHW)
 
 
-@pytest.mark.parametrize("shift", [False, True])
-def test_the_same_seed_gives_the_same_batches_for_any_number_of_workers(pairs, shift):
-    alone = batches(pairs, 8, 5, seed=3, shift=shift)
-    with_workers = batches(pairs, 8, 5, seed=3, shift=shift, workers=2)
-    other = batches(pairs, 8, 5, seed=4, shift=shift)
+@pytest.mark.parametrize("random_shift", [False, True])
+def test_the_same_seed_gives_the_same_batches_for_any_number_of_workers(pairs, random_shift):
+    alone = batches(pairs, 8, 5, seed=3, random_shift=random_shift)
+    with_workers = batches(pairs, 8, 5, seed=3, random_shift=random_shift, num_workers=2)
+    other = batches(pairs, 8, 5, seed=4, random_shift=random_shift)
     for (x0, y0), (x1, y1) in zip(alone, with_workers, strict=True):
         assert torch.equal(x0, x1)
         assert torch.equal(y0, y1)
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_batches_for_any_number_of_workers(pairs, s
 
 
 def test_a_batch_holds_its_pairs_shifted_as_the_sampler_chose(pairs):
-    x_BCHW, y_BCHW = batches(pairs, 18, 1, seed=3, shift=True)[0]
+    x_BCHW, y_BCHW = batches(pairs, 18, 1, seed=3, random_shift=True)[0]
     indices, shifts = next(sampling.endless(18, 18, seed=3, width=24))
     for place, (index, shift) in enumerate(zip(indices, shifts, strict=True)):
         x_CHW, y_CHW = pairs[index]
@@ -71,17 +71,20 @@ def test_a_batch_holds_its_pairs_shifted_as_the_sampler_chose(pairs):
         assert torch.equal(y_BCHW[place], torch.roll(y_CHW, shift, -1))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_is_one_contiguous_block_of_memory(pairs, workers):
-    for x, y in batches(pairs, 8, 2, shift=True, workers=workers):
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_is_one_contiguous_block_of_memory(pairs, num_workers):
+    for x, y in batches(pairs, 8, 2, random_shift=True, num_workers=num_workers):
         assert x.is_contiguous() and y.is_contiguous()
         assert x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_in_pinned_memory_if_asked(pairs, workers):
-    plain, pinned = (batches(pairs, 8, 4, seed=3, shift=True, workers=workers, pin=pin) for pin in (False, True))
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_in_pinned_memory_if_asked(pairs, num_workers):
+    plain, pinned = (
+        batches(pairs, 8, 4, seed=3, random_shift=True, num_workers=num_workers, pin_memory=pin)
+        for pin in (False, True)
+    )
     for (x0, y0), (x1, y1) in zip(plain, pinned, strict=True):
         assert x1.is_pinned() and y1.is_pinned() and not x0.is_pinned()
         assert torch.equal(x0, x1) and torch.equal(y0, y1)
@@ -89,10 +92,10 @@ def test_batches_are_in_pinned_memory_if_asked(pairs, workers):
 
 def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
     torch.manual_seed(0)
-    first = batches(pairs, 8, 2, seed=3, shift=True)
+    first = batches(pairs, 8, 2, seed=3, random_shift=True)
     assert torch.initial_seed() == 0 and torch.equal(torch.rand(1), torch.rand(1, generator=torch.manual_seed(0)))
     torch.manual_seed(1)
-    assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, shift=True)[1][0])
+    assert torch.equal(first[1][0], batches(pairs, 8, 2, seed=3, random_shift=True)[1][0])
 
 
 # Workers
@@ -101,7 +104,7 @@ def test_batches_do_not_depend_on_the_global_generator_and_do_not_use_it(pairs):
 def read_with_workers(data, batches):
     """All batches of a data set that two processes read as ``endless_batches`` lets them."""
     loader = DataLoader(data, batch_sampler=batches, num_workers=2, worker_init_fn=loader_workers.ignore_stop_signals)
-    return list(loader_workers.until_closed(loader))
+    return list(loader_workers.iterate_then_end_workers(loader))
 
 
 class Dies(Dataset):
@@ -114,7 +117,9 @@ class Dies(Dataset):
 
 
 def test_a_worker_that_dies_is_one_line():
-    with pytest.raises(DataError, match=r"DataLoader worker .*; lower workers or the batch size") as caught:
+    with pytest.raises(
+        DataError, match=r"DataLoader worker .*; lower the number of workers or the batch size"
+    ) as caught:
         read_with_workers(Dies(), [[0, 1], [2, 3], [4, 5]])
     assert "\n" not in str(caught.value)
 
@@ -135,7 +140,7 @@ def test_workers_survive_the_signals_that_stop_a_run():
 def test_a_program_that_leaves_a_loader_open_ends_with_its_workers(tiny_data):
     program = (
         "import sys; from pathlib import Path; from dltutorial.data import loaders, store\n"
-        "pairs = loaders.Pairs(store.open_split(Path(sys.argv[1])))\n"
-        "batches = loaders.endless_batches(pairs, 2, workers=2)\nnext(batches)\n"
+        "pairs = loaders.SnapshotPairs(store.open_split(Path(sys.argv[1])))\n"
+        "batches = loaders.endless_batches(pairs, 2, num_workers=2)\nnext(batches)\n"
     )
     subprocess.run([sys.executable, "-c", program, tiny_data], check=True, timeout=60)

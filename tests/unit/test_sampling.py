@@ -52,10 +52,11 @@ def test_endless_goes_on_with_a_new_epoch():
     assert batches[:2] != batches[2:4]
 
 
-@pytest.mark.parametrize("skip", [1, 2, 3, 7])
-def test_a_resumed_run_goes_on_where_it_was(skip):
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_a_resumed_run_goes_on_where_it_was(n):
     whole = list(itertools.islice(sampling.endless(10, 4, seed=1, width=8), 12))
-    assert list(itertools.islice(sampling.endless(10, 4, seed=1, width=8, skip=skip), 12 - skip)) == whole[skip:]
+    resumed = sampling.endless(10, 4, seed=1, width=8, n_batches_to_skip=n)
+    assert list(itertools.islice(resumed, 12 - n)) == whole[n:]
 
 
 def test_too_large_a_batch_is_one_line():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dltutorial.data import convert, store, writing
-from dltutorial.data.loaders import Pairs
+from dltutorial.data.loaders import SnapshotPairs
 from dltutorial.errors import DataError
 
 SHAPE = (3, 4, 8)
@@ -46,7 +46,7 @@ def test_a_data_set_is_converted_once(tiny_data, tmp_path, monkeypatch):
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     assert convert.convert(tiny_data, "npy") == folder
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
-    assert len(Pairs(store.open_split(folder))) == 18
+    assert len(SnapshotPairs(store.open_split(folder))) == 18
 
 
 def test_a_year_with_nan_is_an_error(tmp_path):
