@@ -54,7 +54,7 @@ def micro_batches(job: Job, mesh: Mesh) -> float:
 def memory_gb(
     job: Job,
     mesh: Mesh,
-    in_flight: float | None = None,
+    max_in_flight: float | None = None,
     states_shards: int | None = None,
     sample_shards: int | None = None,
 ) -> float:
@@ -63,18 +63,18 @@ def memory_gb(
     Args:
         job: The job.
         mesh: The mesh.
-        in_flight: The micro-batches whose activations rank 0 holds; the correct number is min(m, p).
+        max_in_flight: The micro-batches whose activations rank 0 holds; the correct number is min(m, p).
         states_shards: The ranks over which the model states are sharded; the correct number is t p.
         sample_shards: The ranks over which the activations of a sample are sharded; the correct number is t p.
     """
     shards = mesh.t * mesh.p
-    if in_flight is None:
-        in_flight = min(micro_batches(job, mesh), mesh.p)
+    if max_in_flight is None:
+        max_in_flight = min(micro_batches(job, mesh), mesh.p)
     if states_shards is None:
         states_shards = shards
     if sample_shards is None:
         sample_shards = shards
-    return job.states_gb / states_shards + in_flight * job.sample_gb / sample_shards
+    return job.states_gb / states_shards + max_in_flight * job.sample_gb / sample_shards
 
 
 def messages(job: Job, mesh: Mesh) -> float:
@@ -82,14 +82,14 @@ def messages(job: Job, mesh: Mesh) -> float:
     return job.talk * (mesh.t - 1) / mesh.t
 
 
-def bubble(m: float, p: float) -> float:
+def time_with_bubble(m: float, p: float) -> float:
     """Return the time of a pipeline of p stages with m micro-batches."""
     return (m + p - 1) / m
 
 
 def time(job: Job, mesh: Mesh) -> float:
     """Return the time of a step."""
-    return bubble(micro_batches(job, mesh), mesh.p) * (1 + messages(job, mesh))
+    return time_with_bubble(micro_batches(job, mesh), mesh.p) * (1 + messages(job, mesh))
 
 
 def _violated_rule(job: Job, mesh: Mesh) -> str:
@@ -153,10 +153,10 @@ def _wrong_micro_batches(hint: str, count: Formula) -> Mistake:
     """Return the mistake of another number of micro-batches in both formulas."""
 
     def memory(job: Job, mesh: Mesh) -> float:
-        return memory_gb(job, mesh, in_flight=min(count(job, mesh), mesh.p))
+        return memory_gb(job, mesh, max_in_flight=min(count(job, mesh), mesh.p))
 
     def duration(job: Job, mesh: Mesh) -> float:
-        return bubble(count(job, mesh), mesh.p) * (1 + messages(job, mesh))
+        return time_with_bubble(count(job, mesh), mesh.p) * (1 + messages(job, mesh))
 
     return Mistake(hint, memory, duration)
 
@@ -169,15 +169,15 @@ def _memory_within_node(job: Job, mesh: Mesh) -> float:
 MISTAKES = (
     _wrong_memory(
         "With 1F1B a rank holds at most p micro-batches, not all m.",
-        lambda job, mesh: memory_gb(job, mesh, in_flight=micro_batches(job, mesh)),
+        lambda job, mesh: memory_gb(job, mesh, max_in_flight=micro_batches(job, mesh)),
     ),
     _wrong_memory(
         "Rank 0 holds more than one micro-batch. The number is min(m, p).",
-        lambda job, mesh: memory_gb(job, mesh, in_flight=1),
+        lambda job, mesh: memory_gb(job, mesh, max_in_flight=1),
     ),
     _wrong_memory(
         "There may be fewer micro-batches than stages. Then a rank holds min(m, p).",
-        lambda job, mesh: memory_gb(job, mesh, in_flight=mesh.p),
+        lambda job, mesh: memory_gb(job, mesh, max_in_flight=mesh.p),
     ),
     _wrong_memory(
         "The states are divided by t and p, too. A rank stores 1/(t p) of them.",
@@ -201,7 +201,7 @@ MISTAKES = (
     ),
     _wrong_memory(
         "The activations in flight need memory, too.",
-        lambda job, mesh: memory_gb(job, mesh, in_flight=0),
+        lambda job, mesh: memory_gb(job, mesh, max_in_flight=0),
     ),
     _wrong_memory(
         "The states need memory, too.",
@@ -214,7 +214,7 @@ MISTAKES = (
     _wrong_memory("Some of these meshes do not fit into the memory.", lambda job, mesh: 0),
     _wrong_time(
         "Tensor parallelism costs communication. The factor is 1 + talk (t − 1)/t.",
-        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p),
+        lambda job, mesh: time_with_bubble(micro_batches(job, mesh), mesh.p),
     ),
     _wrong_bubble("A longer pipeline has a larger bubble. The factor is (m + p − 1)/m.", lambda m, p: 1),
     _wrong_bubble(
@@ -224,11 +224,11 @@ MISTAKES = (
     _wrong_bubble("A single stage has no bubble. The factor is (m + p − 1)/m.", lambda m, p: 1 + p / m),
     _wrong_time(
         "The time with communication is the work of the pipeline, so multiply the two factors.",
-        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) + messages(job, mesh),
+        lambda job, mesh: time_with_bubble(micro_batches(job, mesh), mesh.p) + messages(job, mesh),
     ),
     _wrong_time(
         "Each of the d groups has only its own samples. So m is batch / d.",
-        lambda job, mesh: bubble(job.batch, mesh.p) * (1 + messages(job, mesh)),
+        lambda job, mesh: time_with_bubble(job.batch, mesh.p) * (1 + messages(job, mesh)),
     ),
     _wrong_micro_batches(
         "Each of the d groups has only its own samples. So m is batch / d, for the memory and for the bubble.",
@@ -240,7 +240,7 @@ MISTAKES = (
     ),
     _wrong_time(
         "Communication takes talk · (t − 1)/t times the work. Divide by t.",
-        lambda job, mesh: bubble(micro_batches(job, mesh), mesh.p) * (1 + job.talk * (mesh.t - 1)),
+        lambda job, mesh: time_with_bubble(micro_batches(job, mesh), mesh.p) * (1 + job.talk * (mesh.t - 1)),
     ),
     _wrong_memory(
         "Only the t ranks of a layer must be in one node. A pipeline may use several nodes, so t · p has no limit.",

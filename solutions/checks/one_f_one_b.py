@@ -15,8 +15,8 @@ from typing import Any
 from dltutorial.course.checks import Exercise, Wrong
 from dltutorial.course.checks.cases import case
 from dltutorial.errors import CourseError
-from dltutorial.parallel import schedules
-from dltutorial.parallel.schedules import Act
+from dltutorial.parallel import pipeline_schedules
+from dltutorial.parallel.pipeline_schedules import Action
 
 _WORDS = 'a list of pairs such as ("F", 0), ("B", 0)'
 _FROM_0 = "Micro-batches are numbered from 0."
@@ -34,12 +34,12 @@ _NO_WARMUP = "Only one micro-batch is in flight, so the other ranks are idle. Be
 _FEWER = "One micro-batch too few is in flight. The rank waits for a gradient, although it could do a forward pass."
 
 
-def _schedule(fn: Callable, p: int, m: int) -> list[list[Act]]:
-    """Return the learner's order for each rank. Each order has all acts, in a possible order."""
+def _schedule(fn: Callable, p: int, m: int) -> list[list[Action]]:
+    """Return the learner's order for each rank. Each order has all actions, in a possible order."""
     schedule = []
     for rank in range(p):
         order = fn(rank, p, m)
-        if not isinstance(order, (list, tuple)) or not all(_is_act(act) for act in order):
+        if not isinstance(order, (list, tuple)) or not all(_is_action(action) for action in order):
             raise Wrong(_WORDS, order, "Each pass is a pair of a letter, F or B, and the number of a micro-batch.")
         _check_parts(order, rank, p, m)
         for kind, hint in (("F", _NEVER), ("B", _LEFT)):
@@ -47,12 +47,18 @@ def _schedule(fn: Callable, p: int, m: int) -> list[list[Act]]:
         for part in range(m):
             if order.index(("F", part)) > order.index(("B", part)):
                 raise Wrong(f"F{part} before B{part} on rank {rank} of {p}", f"{order}", _FIRST)
-        schedule.append([Act(kind, part, rank) for kind, part in order])
+        schedule.append([Action(kind, part, rank) for kind, part in order])
     return schedule
 
 
-def _is_act(act: Any) -> bool:
-    return isinstance(act, tuple) and len(act) == 2 and act[0] in ("F", "B") and type(act[1]) is int and act[1] >= 0
+def _is_action(action: Any) -> bool:
+    return (
+        isinstance(action, tuple)
+        and len(action) == 2
+        and action[0] in ("F", "B")
+        and type(action[1]) is int
+        and action[1] >= 0
+    )
 
 
 def _check_parts(order: Sequence[tuple[str, int]], rank: int, p: int, m: int) -> None:
@@ -68,7 +74,7 @@ def _check_parts(order: Sequence[tuple[str, int]], rank: int, p: int, m: int) ->
 
 def _check_kind(order: Sequence[tuple[str, int]], kind: str, hint: str, rank: int, p: int, m: int) -> None:
     """Each micro-batch must occur once in the forward or backward passes, in the order of the numbers."""
-    parts = [part for kind_of_act, part in order if kind_of_act == kind]
+    parts = [part for kind_of_action, part in order if kind_of_action == kind]
     if sorted(parts) != list(range(m)):
         if len(set(parts)) == m:
             hint = _TWICE
@@ -81,29 +87,29 @@ def _check(fn: Callable, p: int, m: int) -> None:
     """The schedule must take the time of GPipe, and hold no more micro-batches than necessary."""
     schedule = _schedule(fn, p, m)
     # The length of the warm-up on each rank, which is the number of forward passes before the first backward pass.
-    warm_ups = [[act.kind for act in order].index("B") for order in schedule]
-    in_flight = [schedules.in_flight(order) for order in schedule]
+    warm_ups = [[action.kind for action in order].index("B") for order in schedule]
+    max_in_flight = [pipeline_schedules.max_in_flight(order) for order in schedule]
     warm_up_hint = _FAR if warm_ups[0] < warm_ups[-1] else ""
     try:
-        spans = schedules.timed(schedule, {"F": 1, "B": 2})
+        spans = pipeline_schedules.simulate(schedule, {"F": 1, "B": 2})
     except CourseError as error:
         raise Wrong("ranks that can continue", str(error).split(";")[0], warm_up_hint or _FEWER) from None
-    _check_memory(in_flight, warm_ups, m)
+    _check_memory(max_in_flight, warm_ups, m)
     step = max(spans_of_rank[-1].end_s for spans_of_rank in spans)
     expected_step = 3 * (m + p - 1)
     if step > expected_step:
-        hint = _NO_WARMUP if max(in_flight) == 1 else _FEWER
+        hint = _NO_WARMUP if max(max_in_flight) == 1 else _FEWER
         expected = f"a step of {expected_step} units on {p} ranks with {m} micro-batches"
         raise Wrong(expected, f"{step:g}", warm_up_hint or hint)
 
 
-def _check_memory(in_flight: list[int], warm_ups: list[int], m: int) -> None:
+def _check_memory(max_in_flight: list[int], warm_ups: list[int], m: int) -> None:
     """Each rank must hold no more micro-batches than necessary."""
-    p = len(in_flight)
+    p = len(max_in_flight)
     limits = [min(m, p - rank) for rank in range(p)]
-    if any(n > limit for n, limit in zip(in_flight, limits, strict=True)):
+    if any(n > limit for n, limit in zip(max_in_flight, limits, strict=True)):
         expected = f"micro-batches held at once by ranks 0 to {p - 1}: {limits}"
-        raise Wrong(expected, in_flight, _hint_for_memory(warm_ups, m))
+        raise Wrong(expected, max_in_flight, _hint_for_memory(warm_ups, m))
 
 
 def _hint_for_memory(warm_ups: list[int], m: int) -> str:

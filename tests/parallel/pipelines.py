@@ -1,19 +1,17 @@
 """The functions that the ranks of ``test_pipeline.py`` run."""
 
-import weakref
-
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from dltutorial.parallel import pipeline, schedules
+from dltutorial.parallel import pipeline_parallel, pipeline_schedules
 from dltutorial.parallel.postponed_gradients import postpone_weight_gradients
 
 SCHEDULES = {
-    "gpipe": (schedules.gpipe, 1),
-    "1f1b": (schedules.one_f_one_b, 1),
-    "interleaved": (schedules.interleaved, 2),
-    "zero bubble": (schedules.zero_bubble, 1),
+    "gpipe": (pipeline_schedules.gpipe, 1),
+    "1f1b": (pipeline_schedules.one_f_one_b, 1),
+    "interleaved": (pipeline_schedules.interleaved, 2),
+    "zero bubble": (pipeline_schedules.zero_bubble, 1),
 }
 D, B, M = 6, 16, 8
 
@@ -53,32 +51,44 @@ def updates(name):
     x, y = (t.chunk(M) for t in batch())
     optimizer = torch.optim.SGD([w for stage in stages.values() for w in stage.parameters()], 0.5, 0.9)
 
-    def loss(output, micro_batch):
+    def loss_fn(output, micro_batch):
         return (output - y[micro_batch]).square().mean() / M
 
     for _ in range(3):
         optimizer.zero_grad()
-        done = pipeline.run(schedule(p, M)[rank], stages, n, x[0].shape, x, loss)
+        result = pipeline_parallel.run_schedule(schedule(p, M)[rank], stages, n, x[0].shape, x, loss_fn)
         optimizer.step()
-    return {s: flat([stage]) for s, stage in stages.items()}, done.losses, done.max_in_flight
+    return {s: flat([stage]) for s, stage in stages.items()}, result.losses, result.max_in_flight
 
 
-def tensors_held_by_sends(name, m):
-    """Return the largest number of sent tensors that exist at once, and the number of sends."""
+class CountedWork:
+    """The ``Work`` of a send, which counts the calls of ``wait``."""
+
+    n_waits = 0
+
+    def __init__(self, work):
+        self.work = work
+
+    def wait(self):
+        CountedWork.n_waits += 1
+        return self.work.wait()
+
+
+def numbers_of_sends_and_waits(name, m):
+    """Return how many sends this rank started in a step, and for how many it waited."""
     p, rank = dist.get_world_size(), dist.get_rank()
     stage = nn.Sequential(*layers()[rank * 8 // p : (rank + 1) * 8 // p])
     x = torch.randn(m, 2, D).unbind()
-    original, sent, counts = dist.isend, [], []
+    original, sends = dist.isend, []
 
-    def counted(tensor, *args, **options):
-        sent.append(weakref.ref(tensor))
-        counts.append(sum(reference() is not None for reference in sent))
-        return original(tensor, *args, **options)
+    def counted(*args, **options):
+        sends.append(CountedWork(original(*args, **options)))
+        return sends[-1]
 
-    seconds = {"F": 0.004, "B": 0.004}  # longer than a message, as in a real model
     dist.isend = counted
     try:
-        pipeline.run(SCHEDULES[name][0](p, m)[rank], {rank: stage}, p, x[0].shape, x, lambda y, i: y.sum(), seconds)
+        actions = SCHEDULES[name][0](p, m)[rank]
+        pipeline_parallel.run_schedule(actions, {rank: stage}, p, x[0].shape, x, lambda y, i: y.sum())
     finally:
         dist.isend = original
-    return max(counts), len(counts)
+    return len(sends), CountedWork.n_waits

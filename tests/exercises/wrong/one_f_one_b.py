@@ -43,7 +43,7 @@ WRONG = [
     ("from 1", _with(("    return order", "    return [(kind, part + 1) for kind, part in order]")), "numbered from 0"),
     ("last first", _with((_AHEAD, "ahead = m"), ('("B", part)', '("B", m - 1 - part)')), "has the first backward"),
     ("backward before forward", _with(("    return order", "    return sorted(order)")), "needs the forward pass"),
-    ("words", _with(("    return order", "    return [f'{act}' for act in order]")), "Each pass is a pair"),
+    ("words", _with(("    return order", "    return [f'{action}' for action in order]")), "Each pass is a pair"),
     ("all ranks' orders", _with(("    return order", "    return [order] * p")), "Each pass is a pair"),
     ("a micro-batch twice", _with(("    return order", "    return order + [('B', m - 1)]")), "2 m passes"),
 ]  # fmt: skip

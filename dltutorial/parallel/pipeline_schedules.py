@@ -1,8 +1,8 @@
 """Pipeline schedules as data: for each rank, the list of what it does, in order.
 
-Inputs are the number p of ranks and the number m of micro-batches. The output is a schedule. It has one list of *acts*
-for each rank. An act is a forward or backward pass of one micro-batch through one stage. Rank r holds the stages r,
-p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one stage.
+Inputs are the number p of ranks and the number m of micro-batches. The output is a schedule. It has one list of
+*actions* for each rank. An action is a forward or backward pass of one micro-batch through one stage. Rank r holds the
+stages r, p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one stage.
 
     F   the forward pass, which saves activations
     B   the backward pass. In ``zero_bubble`` it computes only the gradient of the stage's input.
@@ -17,9 +17,9 @@ dots are idle time.
     1F1B     rank 0   F0 F1 ·· ·· B0--- F2 B1--- ·· B2---      rank 0 holds activations of 2 micro-batches
              rank 1   ·· F0 B0--- F1 B1--- F2 B2--- ·· ··
 
-- :func:`timed` simulates a schedule, and finds a deadlock before ranks run it.
-- :func:`bubble` returns the share of the ranks' time in which they are idle.
-- :func:`in_flight` counts the micro-batches whose activations a rank holds.
+- :func:`simulate` simulates a schedule, and finds a deadlock before ranks run it.
+- :func:`bubble_fraction` returns the share of the ranks' time in which they are idle.
+- :func:`max_in_flight` counts the micro-batches whose activations a rank holds.
 
 Sources: Huang et al. 2019 (GPipe, arXiv:1811.06965), Narayanan et al. 2021 (1F1B and interleaved, arXiv:2104.04473),
 Qi et al. 2023 (zero bubble, arXiv:2401.10241).
@@ -31,7 +31,7 @@ from typing import NamedTuple
 from dltutorial.errors import CourseError
 
 
-class Act(NamedTuple):
+class Action(NamedTuple):
     """One box in the drawing of a schedule: the kind is F, B or W. Micro-batches and stages are numbered from 0."""
 
     kind: str
@@ -40,22 +40,22 @@ class Act(NamedTuple):
 
 
 class Span(NamedTuple):
-    """An act, with the times in seconds at which it started and ended."""
+    """An action, with the times in seconds at which it started and ended."""
 
-    act: Act
+    action: Action
     start_s: float
     end_s: float
 
 
-Schedule = list[list[Act]]  # the acts of rank 0, of rank 1, …
+Schedule = list[list[Action]]  # the actions of rank 0, of rank 1, …
 
 
 def gpipe(p: int, m: int) -> Schedule:
     """Return the schedule in which each rank does all forward passes first, and then all backward passes."""
     schedule = []
     for rank in range(p):
-        forward = [Act("F", micro_batch, rank) for micro_batch in range(m)]
-        backward = [Act("B", micro_batch, rank) for micro_batch in range(m)]
+        forward = [Action("F", micro_batch, rank) for micro_batch in range(m)]
+        backward = [Action("B", micro_batch, rank) for micro_batch in range(m)]
         schedule.append(forward + backward)
     return schedule
 
@@ -68,8 +68,8 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     """
     schedule = []
     for rank in range(p):
-        forward = [Act("F", micro_batch, rank) for micro_batch in range(m)]
-        backward = [Act("B", micro_batch, rank) for micro_batch in range(m)]
+        forward = [Action("F", micro_batch, rank) for micro_batch in range(m)]
+        backward = [Action("B", micro_batch, rank) for micro_batch in range(m)]
         schedule.append(alternate(forward, backward, n_warm_up=p - rank - 1))
     return schedule
 
@@ -83,7 +83,7 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
         v: The number of stages on each rank, at least 2. Stages of one rank are p apart.
 
     Returns:
-        The acts of each rank.
+        The actions of each rank.
 
     Raises:
         CourseError: m is no multiple of p.
@@ -102,28 +102,28 @@ def interleaved(p: int, m: int, v: int = 2) -> Schedule:
     return schedule
 
 
-def passes_in_groups(kind: str, p: int, m: int, stages: Sequence[int]) -> list[Act]:
+def passes_in_groups(kind: str, p: int, m: int, stages: Sequence[int]) -> list[Action]:
     """Return all passes of a rank: each group of p micro-batches passes through one stage after the other."""
-    acts = []
+    actions = []
     for first in range(0, m, p):
         for stage in stages:
-            acts += [Act(kind, micro_batch, stage) for micro_batch in range(first, first + p)]
-    return acts
+            actions += [Action(kind, micro_batch, stage) for micro_batch in range(first, first + p)]
+    return actions
 
 
-def alternate(forward: list[Act], backward: list[Act], n_warm_up: int) -> list[Act]:
+def alternate(forward: list[Action], backward: list[Action], n_warm_up: int) -> list[Action]:
     """Return some forward passes, then a forward and a backward pass in turn, then the remaining backward passes."""
-    acts = forward[:n_warm_up]
+    actions = forward[:n_warm_up]
     after_warm_up = forward[n_warm_up:]
     for one_forward, one_backward in zip(after_warm_up, backward, strict=False):
-        acts += [one_forward, one_backward]
-    return acts + backward[len(after_warm_up) :]
+        actions += [one_forward, one_backward]
+    return actions + backward[len(after_warm_up) :]
 
 
 def zero_bubble(p: int, m: int) -> Schedule:
-    """Return ZB-H1, which is 1F1B with the gradients of the weights in acts of their own.
+    """Return ZB-H1, which is 1F1B with the gradients of the weights in actions of their own.
 
-    These acts fill the time in which a rank would be idle.
+    These actions fill the time in which a rank would be idle.
 
     On rank r, W of micro-batch i follows B of micro-batch i + r. Therefore every rank holds min(m, p) micro-batches, as
     rank 0 does in 1F1B.
@@ -131,84 +131,88 @@ def zero_bubble(p: int, m: int) -> Schedule:
     schedule = []
     for rank in range(p):
         n_warm_up = min(m, p - rank - 1)
-        acts = [Act("F", micro_batch, rank) for micro_batch in range(n_warm_up)]
+        actions = [Action("F", micro_batch, rank) for micro_batch in range(n_warm_up)]
         for step in range(m + rank):
             if n_warm_up + step < m:
-                acts.append(Act("F", n_warm_up + step, rank))
+                actions.append(Action("F", n_warm_up + step, rank))
             if step < m:
-                acts.append(Act("B", step, rank))
+                actions.append(Action("B", step, rank))
             if step >= rank:
-                acts.append(Act("W", step - rank, rank))
-        schedule.append(acts)
+                actions.append(Action("W", step - rank, rank))
+        schedule.append(actions)
     return schedule
 
 
-def needs(act: Act, n_stages: int) -> list[Act]:
-    """Return the acts that must end before this act can start."""
-    kind, micro_batch, stage = act
+def dependencies(action: Action, n_stages: int) -> list[Action]:
+    """Return the actions that must end before this action can start."""
+    kind, micro_batch, stage = action
     if kind == "W":
-        return [Act("B", micro_batch, stage)]
+        return [Action("B", micro_batch, stage)]
     required = []
     if kind == "F" and stage > 0:
-        required.append(Act("F", micro_batch, stage - 1))
+        required.append(Action("F", micro_batch, stage - 1))
     if kind == "B":
-        required.append(Act("F", micro_batch, stage))
+        required.append(Action("F", micro_batch, stage))
         if stage < n_stages - 1:
-            required.append(Act("B", micro_batch, stage + 1))
+            required.append(Action("B", micro_batch, stage + 1))
     return required
 
 
-def timed(schedule: Schedule, seconds: Mapping[str, float]) -> list[list[Span]]:
+def simulate(schedule: Schedule, seconds: Mapping[str, float]) -> list[list[Span]]:
     """Simulate a schedule, with communication that takes no time.
 
     Args:
-        schedule: The acts of each rank.
-        seconds: The duration of an act, for each kind.
+        schedule: The actions of each rank.
+        seconds: The duration of an action, for each kind.
 
     Returns:
-        The acts of each rank with their times.
+        The actions of each rank with their times.
 
     Raises:
-        CourseError: The ranks are in a deadlock. The message names the act that each rank waits to start.
+        CourseError: The ranks are in a deadlock. The message names the action that each rank waits to start.
     """
-    n_stages = 1 + max(act.stage for acts in schedule for act in acts)
+    n_stages = 1 + max(action.stage for actions in schedule for action in actions)
     spans: list[list[Span]] = [[] for _ in schedule]
-    end_s_of: dict[Act, float] = {}
-    while any(len(done) < len(acts) for done, acts in zip(spans, schedule, strict=True)):
+    end_s_of: dict[Action, float] = {}
+    while any(len(done) < len(actions) for done, actions in zip(spans, schedule, strict=True)):
         n_before = len(end_s_of)
-        for done, acts in zip(spans, schedule, strict=True):
-            run_ready_acts(acts, done, end_s_of, seconds, n_stages)
+        for done, actions in zip(spans, schedule, strict=True):
+            run_ready_actions(actions, done, end_s_of, seconds, n_stages)
         if len(end_s_of) == n_before:
             raise CourseError(_deadlock_message(schedule, spans))
     return spans
 
 
-def run_ready_acts(
-    acts: Sequence[Act], done: list[Span], end_s_of: dict[Act, float], seconds: Mapping[str, float], n_stages: int
+def run_ready_actions(
+    actions: Sequence[Action],
+    done: list[Span],
+    end_s_of: dict[Action, float],
+    seconds: Mapping[str, float],
+    n_stages: int,
 ) -> None:
-    """Simulate the next acts of one rank, until one of them needs an act that has not ended."""
-    for act in acts[len(done) :]:
-        required = needs(act, n_stages)
+    """Simulate the next actions of one rank, until one of them needs an action that has not ended."""
+    for action in actions[len(done) :]:
+        required = dependencies(action, n_stages)
         if not all(other in end_s_of for other in required):
             return
         start_s = max((end_s_of[other] for other in required), default=0.0)
         if done:
             start_s = max(start_s, done[-1].end_s)
-        end_s_of[act] = start_s + seconds[act.kind]
-        done.append(Span(act, start_s, end_s_of[act]))
+        end_s_of[action] = start_s + seconds[action.kind]
+        done.append(Span(action, start_s, end_s_of[action]))
 
 
 def _deadlock_message(schedule: Schedule, spans: Sequence[Sequence[Span]]) -> str:
-    """Name the act that each waiting rank cannot start."""
+    """Name the action that each waiting rank cannot start."""
     waiting = []
-    for rank, (acts, done) in enumerate(zip(schedule, spans, strict=True)):
-        if len(done) < len(acts):
-            act = acts[len(done)]
-            waiting.append(f"rank {rank} at {act.kind}{act.micro_batch}")
+    for rank, (actions, done) in enumerate(zip(schedule, spans, strict=True)):
+        if len(done) < len(actions):
+            action = actions[len(done)]
+            waiting.append(f"rank {rank} at {action.kind}{action.micro_batch}")
     return f"the ranks wait for each other for ever: {'; '.join(waiting)}; change the schedule"
 
 
-def bubble(spans: Sequence[Sequence[Span]]) -> float:
+def bubble_fraction(spans: Sequence[Sequence[Span]]) -> float:
     """Return the idle share of the time of all ranks, from the first start to the last end."""
     all_spans = [span for rank_spans in spans for span in rank_spans]
     first_start_s = min(span.start_s for span in all_spans)
@@ -217,16 +221,16 @@ def bubble(spans: Sequence[Sequence[Span]]) -> float:
     return 1 - busy_s / (len(spans) * (last_end_s - first_start_s))
 
 
-def in_flight(acts: Sequence[Act]) -> int:
+def max_in_flight(actions: Sequence[Action]) -> int:
     """Return the largest number of activations that a rank holds at once, one for each micro-batch and stage."""
-    kinds = [act.kind for act in acts]
+    kinds = [action.kind for action in actions]
     last_kind = "W" if "W" in kinds else "B"  # it frees the activations
     n_held = 0
-    n_held_after_act = [0]
+    n_held_after_action = [0]
     for kind in kinds:
         if kind == "F":
             n_held += 1
         if kind == last_kind:
             n_held -= 1
-        n_held_after_act.append(n_held)
-    return max(n_held_after_act)
+        n_held_after_action.append(n_held)
+    return max(n_held_after_action)
