@@ -73,8 +73,8 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 LOG_EVERY = 10
 N_VALIDATIONS = 3  # of a run
 VALIDATION_BATCH_PER_RANK = 16
-# The settings of AdamW are those with which masked autoencoders, which are vision transformers, are trained at first
-# (https://arxiv.org/abs/2111.06377, table 8). To limit the norm of all gradients to 1.0 is usual for transformers.
+# The settings of AdamW are those of the pre-training of masked autoencoders, which are vision transformers, too
+# (https://github.com/facebookresearch/mae/blob/main/main_pretrain.py). 1.0 is a usual limit of the gradients' norm.
 WEIGHT_DECAY = 0.05
 BETAS = (0.9, 0.95)
 MAX_GRADIENT_NORM = 1.0
