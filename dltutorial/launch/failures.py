@@ -27,7 +27,7 @@ _LAUNCHER = str(Path(__file__).parent) + os.sep
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TRACEBACK_LINE = re.compile(r'(?<=^  )File "(.*)", line (\d+)', re.MULTILINE)
 _WRAPPERS = ("wrapper", "_wrapped_call_impl", "_call_impl")  # functions of torch that only call another function
-# The error of a rank that has lost the connection to another rank. It is an effect, and not the cause.
+# The error of a rank that has lost the connection to another rank. It is a secondary failure.
 _LOST_CONNECTION = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (closed|error|timeout)"
     r"|remote process (has )?(exited|terminated)|ncclRemoteError|failed to recv",
@@ -80,8 +80,8 @@ class Failure:
     traceback: str = ""
 
     @property
-    def is_effect(self) -> bool:
-        """Whether the end of another rank is the likely cause."""
+    def is_secondary(self) -> bool:
+        """Whether this rank has probably failed only because it has lost the connection to another rank."""
         return bool(_LOST_CONNECTION.search(self.message))
 
 
@@ -118,12 +118,16 @@ def from_error(error: BaseException) -> Failure:
     return Failure(kind, message, f"{kind}: {first_line}", text)
 
 
-def from_exit(code: int) -> Failure:
+def from_exit(code: int | None) -> Failure:
     """Describe a process that ended without a message.
 
     Args:
-        code: The exit code of the process. After a signal, it is the number of the signal with a minus sign.
+        code: The exit code of the process. After a signal, it is the number of the signal with a minus sign. It is None
+            if the process has closed its pipe and still does not end.
     """
+    if code is None:
+        text = "its process closed its pipe before the function returned, and then did not end"
+        return Failure("exit", text, text)
     if code >= 0:
         text = f"its process ended with exit code {code} before the function returned"
         return Failure("exit", text, text)
@@ -135,14 +139,14 @@ def from_exit(code: int) -> Failure:
 
 
 def rank_failed(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
-    """Return the exception about the first failure that is a cause.
+    """Return the exception about the first primary failure.
 
     Args:
         failed: The failures by rank, in the order in which they arrived.
         world_size: The number of ranks.
     """
-    # ``min`` takes the first failure that is no effect. If all are effects, it takes the first one.
-    rank, first = min(failed.items(), key=lambda item: item[1].is_effect)
+    # ``min`` takes the first primary failure. If all failures are secondary, it takes the first one.
+    rank, first = min(failed.items(), key=lambda item: item[1].is_secondary)
     text = f"rank {rank} of {world_size} failed: {first.headline}"
     if first.traceback:
         report = first.traceback.replace("Traceback (most", f"Traceback of rank {rank} (most")

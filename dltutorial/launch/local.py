@@ -10,16 +10,23 @@ Output: the list of the function's values, in the order of the ranks.
 
     launch(total, 2)    # [tensor([1., 1., 1.]), tensor([1., 1., 1.])]
 
-The life of one launch has five parts.
+The life of one launch has five parts. ``launch`` calls their functions in this order.
 
-    server    A process that has imported torch and has never computed. ``start_fork_server`` starts it.
-    ranks     The server forks itself once for each rank. ``worker.py`` is what a rank does.
-    store     The ranks find each other through the TCPStore of rank 0, and make the process group.
-    watch     ``_wait`` waits until all ranks have returned, one has failed, or the deadline has passed.
-    end       All ranks are killed. ``launch`` returns their values, or raises an error of ``failures.py``.
+    part      function                      what it does
+    server    start_fork_server             It starts a process that imports torch and never computes.
+    ranks     _start                        The server forks itself once for each rank. Each fork runs ``worker.main``.
+    store     worker._join_process_group    Each rank calls it. The ranks find each other through the TCPStore of
+                                            rank 0, and make the process group.
+    watch     _wait                         It waits until all ranks have returned, one has failed, or the deadline has
+                                            passed.
+              _stacks                       After the deadline, it asks the ranks that still run where they wait.
+    end       _end                          It kills all ranks.
+
+Then ``launch`` returns the values of the ranks, or raises an error of ``failures.py``.
 
 A rank is a fork of the server, because a new Python process needs seconds to import torch, and a fork needs about
-0.1 s. Do not fork a notebook process that has already used torch, because its threads are lost in the fork.
+0.1 s. The notebook process itself is not forked, because a forked process has only one thread. The rank would not have
+the other threads of the notebook, for example those of torch, and could wait for them forever.
 
 The process group uses gloo, or NCCL if every rank has its own GPU. torchrun's variables are set. What the ranks print
 appears line by line, as ``[rank 1] …``.
@@ -46,9 +53,9 @@ from dltutorial.errors import CourseError
 from dltutorial.launch import failures
 from dltutorial.launch.rank_process import RankProcess
 
-GRACE_AFTER_CAUSE_S = 0.3  # after a failure, the error that caused it may still arrive
-GRACE_AFTER_EFFECT_S = 2.0  # after a lost connection, the rank that caused it may still report why
-STACK_S = 1.0  # the time in which a waiting rank writes its stack
+GRACE_AFTER_PRIMARY_S = 0.3  # what the other ranks print at the same time may still arrive
+GRACE_AFTER_SECONDARY_S = 2.0  # after a lost connection, the primary failure may still arrive
+STACK_DUMP_WAIT_S = 1.0  # the time in which a waiting rank writes its stack
 
 
 def launch(
@@ -67,7 +74,8 @@ def launch(
         *args: The arguments. They are the same on every rank.
         timeout_s: The deadline, in seconds after the start of the last rank. Ranks that have not returned are ended.
         backend: ``gloo``, or ``auto``, which is NCCL if every rank has its own GPU, and otherwise gloo.
-        **kwargs: The keyword arguments. They are the same on every rank.
+        **kwargs: The keyword arguments. They are the same on every rank. If the function itself has an argument with
+            the name ``timeout_s`` or ``backend``, pass it with ``functools.partial``.
 
     Returns:
         What the ranks returned, in the order of the ranks.
@@ -80,7 +88,7 @@ def launch(
     node.refuse_on_login("starting ranks")
     _check_world_size(world_size)
     start_fork_server()
-    task = {
+    worker_arguments = {  # those that are the same on every rank
         "call": failures.pickled((function, args, kwargs), "the function takes or refers to something"),
         "backend": _choose_backend(world_size, backend),
         "group_timeout_s": timeout_s + 60,
@@ -89,11 +97,9 @@ def launch(
     ranks: list[RankProcess] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
-            _start(ranks, world_size, task, Path(folder))
-            failed = _wait(ranks, timeout_s)
-            stacks = {}
-            if not failed:
-                stacks = _stacks([rank for rank in ranks if rank.is_running])
+            _start(ranks, world_size, worker_arguments, Path(folder))
+            failed = _wait(ranks, timeout_s)  # {rank: Failure}, only of ranks that have failed
+            stacks = {} if failed else _stacks(ranks)
         finally:
             _end(ranks)
     if failed:
@@ -109,65 +115,73 @@ def start_fork_server() -> None:
     forkserver.ensure_running()
 
 
-def _start(ranks: list[RankProcess], world_size: int, task: dict[str, Any], folder: Path) -> None:
-    """Start the ranks, and append each of them to ``ranks``. After an error, the list has those that were started.
+def _start(ranks: list[RankProcess], world_size: int, worker_arguments: dict[str, Any], folder: Path) -> None:
+    """Start the ranks.
 
-    Rank 0 gets the listening socket on which it serves the TCPStore (the place where ranks find each other). This
-    process opens the socket, so no other program can take the port before rank 0 runs.
+    This process opens the socket on which rank 0 serves the TCPStore (the place where ranks find each other), so that
+    no other program can take the port before rank 0 runs.
+
+    Args:
+        ranks: An empty list, to which each rank is appended when it starts. A returned list would be lost if Ctrl-C
+            interrupts this function, and ``launch`` could not end the ranks that have already started.
+        world_size: The number of ranks.
+        worker_arguments: The arguments of ``worker.main`` that are the same on every rank.
+        folder: The folder for the stack files.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=world_size + 8) as listener:
         port = listener.getsockname()[1]
         for rank in range(world_size):
-            listener_of_rank = None
-            if rank == 0:
-                listener_of_rank = listener
             env = _environment_of(rank, world_size, port)
-            ranks.append(RankProcess(rank, folder, {**task, "env": env, "listener": listener_of_rank}))
+            own_arguments = {"env": env, "listener": listener if rank == 0 else None}
+            ranks.append(RankProcess(rank, folder, {**worker_arguments, **own_arguments}))
 
 
 def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Failure]:
     """Wait until each rank has returned, or one has failed, or the deadline has passed.
 
-    The first failure that arrives can be an *effect* of another one, which arrives later. Therefore this function waits
-    a grace period after a failure, and collects what arrives. In this example, rank 1 runs out of memory.
+    A failure is *secondary* if the rank has failed only because it has lost the connection to another rank. A secondary
+    failure can arrive before the primary failure that caused it. Therefore this function waits a grace period after a
+    failure, and collects what arrives. In this example, rank 1 runs out of memory.
 
         time      what happens                                            until when this function waits
         10.0 s    the system kills rank 1 during an all-reduce            120.0 s, the deadline
-        10.1 s    rank 0 loses the connection: it fails, as an effect     12.1 s, a long grace period
-        10.2 s    the death of rank 1 arrives: this is the cause          10.5 s, a short grace period
+        10.1 s    rank 0 loses the connection: a secondary failure        12.1 s, a long grace period
+        10.2 s    the death of rank 1 arrives: the primary failure        10.5 s, a short grace period
         10.5 s    nothing else has arrived, so ``launch`` reports rank 1
 
     Returns:
-        The failures by rank, in the order in which they arrived.
+        A dictionary ``{rank: Failure}``. It has only the ranks that have failed, in the order in which their failures
+        arrived. It is empty if all ranks have returned, and also if the deadline has passed without a failure.
     """
     end_s = time.monotonic() + timeout_s
     failed: dict[int, failures.Failure] = {}
     running = list(ranks)
     while running:
-        sources = [source for rank in running for source in (rank.messages, rank.process.sentinel)]
+        sources = [source for rank in running for source in (rank.result_caller_end, rank.process.sentinel)]
         ready = connection.wait(sources, max(0.0, end_s - time.monotonic()))
         if not ready:
             break
         for rank in running:
-            if rank.messages in ready or rank.process.sentinel in ready:
+            if rank.result_caller_end in ready or rank.process.sentinel in ready:
                 rank.receive()
             if rank.failure is not None:
                 failed[rank.number] = rank.failure
-                grace_s = GRACE_AFTER_CAUSE_S
-                if rank.failure.is_effect:
-                    grace_s = GRACE_AFTER_EFFECT_S
+                grace_s = GRACE_AFTER_PRIMARY_S
+                if rank.failure.is_secondary:
+                    grace_s = GRACE_AFTER_SECONDARY_S
                 end_s = min(end_s, time.monotonic() + grace_s)
         running = [rank for rank in running if rank.is_running]
     return failed
 
 
 def _stacks(ranks: list[RankProcess]) -> dict[int, str]:
-    """Return the stack of each rank. The stack of a rank that has just died is empty."""
-    for rank in ranks:
+    """Return the stack of each rank that still runs, by rank. The stack of a rank that has just died is empty."""
+    running = [rank for rank in ranks if rank.is_running]
+    for rank in running:
         rank.request_stack()
-    if ranks:
-        time.sleep(STACK_S)
-    return {rank.number: rank.stack_file.read_text(errors="replace") for rank in ranks}
+    if running:
+        time.sleep(STACK_DUMP_WAIT_S)
+    return {rank.number: rank.stack_file.read_text(errors="replace") for rank in running}
 
 
 def _end(ranks: list[RankProcess]) -> None:
@@ -213,8 +227,8 @@ def _environment_of(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 def _notebook_cells() -> dict[str, Any]:
     """Return the source code of the notebook's cells, so that a traceback can show their lines."""
-    cells = {}
-    for name, entry in linecache.cache.items():
-        if len(entry) > 1 and entry[1] is None:  # no modification time: the source is a notebook cell, in no file
-            cells[name] = entry
-    return cells
+    return {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) > 1 and entry[1] is None  # no modification time: the source is a notebook cell, in no file
+    }

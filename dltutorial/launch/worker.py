@@ -49,8 +49,8 @@ def main(
     cells: dict[str, Any],
     env: dict[str, str],
     listener: socket.socket | None,
-    control: Connection,
-    output: Connection,
+    result_rank_end: Connection,
+    output_rank_end: Connection,
     stack_file: Path,
 ) -> None:
     """Be one rank, from the first line to the end of the process.
@@ -62,14 +62,14 @@ def main(
         cells: The source code of the caller's notebook cells, as in ``linecache.cache``.
         env: The environment variables of the caller, and those of torchrun.
         listener: The socket of the store. Only rank 0 has it.
-        control: This rank's end of the pipe for its one message, ``(pickled value, failure)``. The caller's end closes
-            when the caller ends.
-        output: The pipe for what the rank prints.
+        result_rank_end: This rank's end of the pipe for its one message, ``(pickled value, failure)``. The caller's end
+            closes when the caller ends.
+        output_rank_end: This rank's end of the pipe for what it prints.
         stack_file: The file for the stack, which the rank writes after ``failures.STACK_SIGNAL``.
     """
     os.setsid()  # the caller ends this rank together with the processes that it has started
-    threading.Thread(target=_end_with_caller, args=(control,), daemon=True).start()
-    _redirect(output)
+    threading.Thread(target=_end_with_caller, args=(result_rank_end,), daemon=True).start()
+    _redirect(output_rank_end)
     faulthandler.enable()  # if the process crashes, it prints where
     faulthandler.register(failures.STACK_SIGNAL, file=stack_file.open("w"), all_threads=False)
     _replace_state_of_server(env, cells)
@@ -85,14 +85,14 @@ def main(
         failure = failures.from_error(error)
     sys.stdout.flush()
     sys.stderr.flush()
-    control.send((pickled_value, failure))
+    result_rank_end.send((pickled_value, failure))
     threading.Event().wait()  # until the caller kills this process; the other ranks may still use the store
 
 
-def _end_with_caller(control: Connection) -> None:
+def _end_with_caller(result_rank_end: Connection) -> None:
     """End this rank when the caller ends, for example because its kernel was restarted."""
     with contextlib.suppress(EOFError, OSError):
-        control.recv()  # the caller sends nothing
+        result_rank_end.recv()  # the caller sends nothing, so this waits until the caller ends
     os.killpg(0, signal.SIGKILL)
 
 
@@ -107,10 +107,10 @@ def _replace_state_of_server(env: dict[str, str], cells: dict[str, Any]) -> None
     np.random.seed()  # noqa: NPY002
 
 
-def _redirect(output: Connection) -> None:
+def _redirect(output_rank_end: Connection) -> None:
     """Send standard output and standard error to one pipe, so that their lines stay in order."""
     for number in (1, 2):
-        os.dup2(output.fileno(), number)
+        os.dup2(output_rank_end.fileno(), number)
     sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
 

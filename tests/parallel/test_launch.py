@@ -79,7 +79,7 @@ def test_an_exception_shows_the_traceback_of_its_rank():
     assert text.endswith(", in deeper\n    return 1 / x\nZeroDivisionError: division by zero")
 
 
-def test_the_cause_is_shown_and_not_the_lost_connection():
+def test_the_primary_failure_is_shown_and_not_the_lost_connection():
     with pytest.raises(RankFailed, match="rank 1 of 2 failed: ValueError: the real one") as caught:
         launch(faults.fail_everywhere, 2)
     assert "Connection closed" not in str(caught.value)
