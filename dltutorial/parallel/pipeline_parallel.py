@@ -76,7 +76,7 @@ def run_schedule(
         n_stages: The number of stages on all ranks together.
         shape: The shape of the float32 tensor that goes from one stage to the next, the same for x, y and their
             gradients.
-        micro_batches: The inputs of stage 0, of any shape.
+        micro_batches: The inputs of stage 0, of any shape. Only the rank with stage 0 reads them.
         loss_fn: A function of the last stage's output and the number of the micro-batch. The pipeline adds the
             gradients of all micro-batches, and does not average them. Therefore this function must divide the mean loss
             of a micro-batch by the number of micro-batches. Then the sum is the gradient of the mean over the batch.
@@ -88,34 +88,37 @@ def run_schedule(
     """
     if min_duration_s is None:
         min_duration_s = {}
-    worker = Worker(stages, n_stages, shape, micro_batches, loss_fn)
+    runner = StageRunner(stages, n_stages, shape, micro_batches, loss_fn)
     spans = []
     max_in_flight = 0
     for action in actions:
-        received = worker.receive(action)
+        received = runner.receive(action)
         start_s = time.monotonic()  # the time of waiting for the message is idle time
-        result = worker.compute(action, received)
+        result = runner.compute(action, received)
         remaining_s = start_s + min_duration_s.get(action.kind, 0.0) - time.monotonic()
         time.sleep(max(0.0, remaining_s))
         spans.append(Span(action, start_s, time.monotonic()))
-        max_in_flight = max(max_in_flight, len(worker.saved))
-        next_action = worker.next_action(action)
-        if next_action is not None and result is not None:
-            worker.send(result.contiguous(), next_action)
-    for work, _ in worker.sends:
+        max_in_flight = max(max_in_flight, len(runner.saved_activations))
+        dependent = runner.action_that_needs_result(action)
+        if dependent is not None and result is not None:
+            runner.send(result.contiguous(), dependent)
+    for work, _ in runner.sends:
         work.wait()
-    return StepResult(worker.losses, spans, max_in_flight)
+    return StepResult(runner.losses, spans, max_in_flight)
 
 
 @dataclass
-class Worker:
-    """One rank in one step. :func:`run_schedule` describes the first attributes.
+class StageRunner:
+    """Runs the stages of one rank in one step. :func:`run_schedule` describes the first attributes.
 
     Attributes:
         losses: The loss of each micro-batch, if this rank has the last stage.
-        saved: What a later action of the same stage and micro-batch needs. The key is (stage, micro-batch). After F,
-            the value is (x, y), and in the last stage, y is the loss. After B, the value is the list of postponed
-            gradients, if the gradients of the weights are postponed to W. The entries are the activations in flight.
+        saved_activations: What a later action of the same stage and micro-batch needs. The entries are the activations
+            in flight. The key is (stage, micro-batch), and the value depends on the action that saved it:
+
+                after F                      (x, y)
+                after F in the last stage    (x, loss)
+                after B, if W follows        the postponed gradients: the list from which W computes them
         local: Inputs of actions that come from another stage on this rank.
         sends: For each send, its ``Work``, which can wait until the send is complete, and the tensor, which must exist
             until then.
@@ -127,7 +130,7 @@ class Worker:
     micro_batches: Sequence[Tensor]
     loss_fn: LossFunction
     losses: list[float] = field(default_factory=list)
-    saved: dict[tuple[int, int], Any] = field(default_factory=dict)
+    saved_activations: dict[tuple[int, int], Any] = field(default_factory=dict)
     local: dict[Action, Tensor] = field(default_factory=dict)
     sends: list[tuple[dist.Work, Tensor]] = field(default_factory=list)
 
@@ -136,7 +139,7 @@ class Worker:
         number = action.micro_batch * self.n_stages + action.stage
         return 2 * number + (1 if action.kind == "B" else 0)
 
-    def next_action(self, action: Action) -> Action | None:
+    def action_that_needs_result(self, action: Action) -> Action | None:
         """Return the action of another stage that needs the result of this one, or None if there is none."""
         next_stage = action.stage - 1
         if action.kind == "F":
@@ -176,29 +179,27 @@ class Worker:
             return self.forward(action, received)
         if action.kind == "B":
             return self.backward(action, received)
-        add_weight_gradients(self.saved.pop((action.stage, action.micro_batch)))
+        add_weight_gradients(self.saved_activations.pop((action.stage, action.micro_batch)))
         return None
 
     def forward(self, action: Action, received: Tensor | None) -> Tensor | None:
         """Compute the outputs of a stage, or the loss in the last stage. Save the graph for the backward pass."""
-        x = self.micro_batches[action.micro_batch]
-        if received is not None:
-            x = received.requires_grad_()
+        x = self.micro_batches[action.micro_batch] if received is None else received.requires_grad_()
         y = self.stages[action.stage](x)
         if action.stage < self.n_stages - 1:
-            self.saved[action.stage, action.micro_batch] = x, y
+            self.saved_activations[action.stage, action.micro_batch] = x, y
             return y.detach()
         loss = self.loss_fn(y, action.micro_batch)
         self.losses.append(loss.item())
-        self.saved[action.stage, action.micro_batch] = x, loss
+        self.saved_activations[action.stage, action.micro_batch] = x, loss
         return None
 
     def backward(self, action: Action, grad_y: Tensor | None) -> Tensor | None:
         """Compute the gradient of the stage's input, and those of its weights if they are not postponed to W."""
-        x, y = self.saved.pop((action.stage, action.micro_batch))
+        x, y = self.saved_activations.pop((action.stage, action.micro_batch))
         y.backward(grad_y)
         postponed: Any = getattr(self.stages[action.stage], "postponed", None)
         if postponed is not None:
-            self.saved[action.stage, action.micro_batch] = list(postponed)
+            self.saved_activations[action.stage, action.micro_batch] = list(postponed)
             postponed.clear()
         return x.grad

@@ -1,8 +1,8 @@
 """Pipeline schedules as data: for each rank, the list of what it does, in order.
 
-Inputs are the number p of ranks and the number m of micro-batches. The output is a schedule. It has one list of
-*actions* for each rank. An action is a forward or backward pass of one micro-batch through one stage. Rank r holds the
-stages r, p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one stage.
+Inputs are the number of ranks and the number of micro-batches. The output is a schedule. It has one list of *actions*
+for each rank. An action is a forward or backward pass of one micro-batch through one stage. If there are p ranks, rank
+r holds the stages r, p + r, 2 p + r, …. In all schedules except ``interleaved``, each rank has one stage.
 
     F   the forward pass, which saves activations
     B   the backward pass. In ``zero_bubble`` it computes only the gradient of the stage's input.
@@ -20,6 +20,9 @@ dots are idle time.
 - :func:`simulate` simulates a schedule, and finds a deadlock before ranks run it.
 - :func:`bubble_fraction` returns the share of the ranks' time in which they are idle.
 - :func:`max_in_flight` counts the micro-batches whose activations a rank holds.
+
+Legend: p is ``n_ranks``, m is ``n_micro_batches``, and v is ``n_virtual_stages``, the number of virtual stages on each
+rank. The letters are those of Narayanan et al.
 
 Sources: Huang et al. 2019 (GPipe, arXiv:1811.06965), Narayanan et al. 2021 (1F1B and interleaved, arXiv:2104.04473),
 Qi et al. 2023 (zero bubble, arXiv:2401.10241).
@@ -50,64 +53,68 @@ class Span(NamedTuple):
 Schedule = list[list[Action]]  # the actions of rank 0, of rank 1, …
 
 
-def gpipe(p: int, m: int) -> Schedule:
+def gpipe(n_ranks: int, n_micro_batches: int) -> Schedule:
     """Return the schedule in which each rank does all forward passes first, and then all backward passes."""
     schedule = []
-    for rank in range(p):
-        forward = [Action("F", micro_batch, rank) for micro_batch in range(m)]
-        backward = [Action("B", micro_batch, rank) for micro_batch in range(m)]
+    for rank in range(n_ranks):
+        forward = [Action("F", micro_batch, rank) for micro_batch in range(n_micro_batches)]
+        backward = [Action("B", micro_batch, rank) for micro_batch in range(n_micro_batches)]
         schedule.append(forward + backward)
     return schedule
 
 
-def one_f_one_b(p: int, m: int) -> Schedule:
+def one_f_one_b(n_ranks: int, n_micro_batches: int) -> Schedule:
     """Return the schedule that alternates one forward and one backward pass after a short warm-up.
 
     In the warm-up, rank r does p − r − 1 forward passes. These passes fill the later stages before the first gradient
     comes back.
     """
     schedule = []
-    for rank in range(p):
-        forward = [Action("F", micro_batch, rank) for micro_batch in range(m)]
-        backward = [Action("B", micro_batch, rank) for micro_batch in range(m)]
-        schedule.append(alternate(forward, backward, n_warm_up=p - rank - 1))
+    for rank in range(n_ranks):
+        forward = [Action("F", micro_batch, rank) for micro_batch in range(n_micro_batches)]
+        backward = [Action("B", micro_batch, rank) for micro_batch in range(n_micro_batches)]
+        schedule.append(alternate(forward, backward, n_warm_up=n_ranks - rank - 1))
     return schedule
 
 
-def interleaved(p: int, m: int, v: int = 2) -> Schedule:
+def interleaved(n_ranks: int, n_micro_batches: int, n_virtual_stages: int = 2) -> Schedule:
     """Return 1F1B for v virtual stages on each rank. Each micro-batch passes through all ranks v times.
 
     Args:
-        p: The number of ranks.
-        m: The number of micro-batches. They pass through the stages in groups of p, so m is a multiple of p.
-        v: The number of stages on each rank, at least 2. Stages of one rank are p apart.
+        n_ranks: The number of ranks.
+        n_micro_batches: The number of micro-batches. They pass through the stages in groups of p. Therefore this number
+            must be a multiple of p.
+        n_virtual_stages: The number of stages on each rank, at least 2. Stages of one rank are p apart.
 
     Returns:
         The actions of each rank.
 
     Raises:
-        CourseError: m is no multiple of p.
+        CourseError: The number of micro-batches is no multiple of the number of ranks.
     """
-    if m % p != 0:
-        raise CourseError(f"{m} micro-batches are not groups of {p}, as interleaving needs; take a multiple of {p}")
+    if n_micro_batches % n_ranks != 0:
+        raise CourseError(
+            f"{n_micro_batches} micro-batches are not groups of {n_ranks}, as interleaving needs; "
+            f"take a multiple of {n_ranks}"
+        )
     schedule = []
-    for rank in range(p):
-        stages = [p * virtual_stage + rank for virtual_stage in range(v)]
-        forward = passes_in_groups("F", p, m, stages)
-        backward = passes_in_groups("B", p, m, stages[::-1])
+    for rank in range(n_ranks):
+        stages = [n_ranks * virtual_stage + rank for virtual_stage in range(n_virtual_stages)]
+        forward = passes_in_groups("F", n_ranks, n_micro_batches, stages)
+        backward = passes_in_groups("B", n_ranks, n_micro_batches, stages[::-1])
         # First, p micro-batches pass through each stage of this rank but its last one. Then the rank continues while
         # micro-batch 0 moves on to the last rank (p - rank - 1 passes), and while its gradient comes back (as many).
-        n_warm_up = (v - 1) * p + 2 * (p - rank - 1)
+        n_warm_up = (n_virtual_stages - 1) * n_ranks + 2 * (n_ranks - rank - 1)
         schedule.append(alternate(forward, backward, n_warm_up))
     return schedule
 
 
-def passes_in_groups(kind: str, p: int, m: int, stages: Sequence[int]) -> list[Action]:
+def passes_in_groups(kind: str, n_ranks: int, n_micro_batches: int, stages: Sequence[int]) -> list[Action]:
     """Return all passes of a rank: each group of p micro-batches passes through one stage after the other."""
     actions = []
-    for first in range(0, m, p):
+    for first in range(0, n_micro_batches, n_ranks):
         for stage in stages:
-            actions += [Action(kind, micro_batch, stage) for micro_batch in range(first, first + p)]
+            actions += [Action(kind, micro_batch, stage) for micro_batch in range(first, first + n_ranks)]
     return actions
 
 
@@ -120,7 +127,7 @@ def alternate(forward: list[Action], backward: list[Action], n_warm_up: int) -> 
     return actions + backward[len(after_warm_up) :]
 
 
-def zero_bubble(p: int, m: int) -> Schedule:
+def zero_bubble(n_ranks: int, n_micro_batches: int) -> Schedule:
     """Return ZB-H1, which is 1F1B with the gradients of the weights in actions of their own.
 
     These actions fill the time in which a rank would be idle.
@@ -129,13 +136,13 @@ def zero_bubble(p: int, m: int) -> Schedule:
     rank 0 does in 1F1B.
     """
     schedule = []
-    for rank in range(p):
-        n_warm_up = min(m, p - rank - 1)
+    for rank in range(n_ranks):
+        n_warm_up = min(n_micro_batches, n_ranks - rank - 1)
         actions = [Action("F", micro_batch, rank) for micro_batch in range(n_warm_up)]
-        for step in range(m + rank):
-            if n_warm_up + step < m:
+        for step in range(n_micro_batches + rank):
+            if n_warm_up + step < n_micro_batches:
                 actions.append(Action("F", n_warm_up + step, rank))
-            if step < m:
+            if step < n_micro_batches:
                 actions.append(Action("B", step, rank))
             if step >= rank:
                 actions.append(Action("W", step - rank, rank))
@@ -208,7 +215,7 @@ def _deadlock_message(schedule: Schedule, spans: Sequence[Sequence[Span]]) -> st
     for rank, (actions, done) in enumerate(zip(schedule, spans, strict=True)):
         if len(done) < len(actions):
             action = actions[len(done)]
-            waiting.append(f"rank {rank} at {action.kind}{action.micro_batch}")
+            waiting.append(f"rank {rank} at {action.kind}{action.micro_batch} of stage {action.stage}")
     return f"the ranks wait for each other for ever: {'; '.join(waiting)}; change the schedule"
 
 

@@ -32,9 +32,12 @@ The last two are called f and g in the first source, which is the paper of Megat
 Attention is such a pair, too. The columns of ``qkv`` are divided by heads, and ``out`` is divided by rows.
 
 Sequence parallelism also divides what lies between the pairs. Each rank has T / p tokens there.
-:class:`AllGatherTokens` replaces f, and :class:`ReduceScatterTokens` replaces g. Every rank has a replica of the norms'
-parameters and of the biases of ``RowParallelLinear``. Their gradients come from the rank's own tokens only. Therefore
-a training must sum these gradients over the ranks before each update. Otherwise the replicas become different.
+:class:`AllGatherTokens` replaces f, and :class:`ReduceScatterTokens` replaces g. The second source, which is the paper
+of Korthikanti et al., has other letters. It calls these two g and ḡ, and it calls the two functions above f and f̄.
+
+Every rank has a replica of the norms' parameters and of the biases of ``RowParallelLinear``. Their gradients come from
+the rank's own tokens only. Therefore a training must sum these gradients over the ranks before each update. Otherwise
+the replicas become different.
 
     communication of one block in one step, forward and backward
     tensor      4 all-reduces of B · T · D values
@@ -97,6 +100,8 @@ class CopyToTensorParallel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         """Return the same values."""
+        # Autograd attaches the backward pass to the output, so the output must be a new tensor. A view is a new tensor
+        # that copies no values. If this function returned x itself, autograd would make the same view.
         return x.view_as(x)
 
     @staticmethod
@@ -150,16 +155,16 @@ class ReduceScatterTokens(torch.autograd.Function):
         return all_gather_tokens(grad_output_BTD)
 
 
-def shard_of(tensor: Tensor, dim: int, n_fused: int = 1) -> nn.Parameter:
+def shard_of(tensor: Tensor, dim: int, n_fused_matrices: int = 1) -> nn.Parameter:
     """Return this rank's shard of a tensor, as a new parameter.
 
     Args:
         tensor: The whole tensor, the same on all ranks.
         dim: The dimension along which it is divided.
-        n_fused: The number of matrices that are fused in this tensor, one after another along ``dim``. For example,
-            the weight of ``qkv`` contains three, and each rank needs a shard of each of them.
+        n_fused_matrices: The number of matrices that are fused in this tensor, one after another along ``dim``. For
+            example, the weight of ``qkv`` contains three, and each rank needs a shard of each of them.
     """
-    matrices = tensor.detach().chunk(n_fused, dim)
+    matrices = tensor.detach().chunk(n_fused_matrices, dim)
     shards = [matrix.chunk(dist.get_world_size(), dim)[dist.get_rank()] for matrix in matrices]
     return nn.Parameter(torch.cat(shards, dim).clone())
 
@@ -170,18 +175,20 @@ class ColumnParallelLinear(nn.Module):
     The weight of this rank has the shape (outputs / p, D). The forward pass computes
 
         (B, T, D)     → (B, T, outputs / p)
-        (B, T / p, D) → (B, T, outputs / p)    with ``sequence``
+        (B, T / p, D) → (B, T, outputs / p)    with ``sequence_parallel``
     """
 
-    def __init__(self, linear: nn.Linear, *, sequence: bool, n_fused: int = 1) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence_parallel: bool, n_fused_matrices: int = 1) -> None:
         super().__init__()
-        self.weight = shard_of(linear.weight, 0, n_fused)
-        self.bias = shard_of(linear.bias, 0, n_fused)
-        self.input_function: type[torch.autograd.Function] = AllGatherTokens if sequence else CopyToTensorParallel
+        self.weight = shard_of(linear.weight, 0, n_fused_matrices)
+        self.bias = shard_of(linear.bias, 0, n_fused_matrices)
+        self.input_collective: type[torch.autograd.Function] = (
+            AllGatherTokens if sequence_parallel else CopyToTensorParallel
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute this rank's outputs from all inputs."""
-        return F.linear(self.input_function.apply(x), self.weight, self.bias)
+        return F.linear(self.input_collective.apply(x), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -190,34 +197,38 @@ class RowParallelLinear(nn.Module):
     The weight of this rank has the shape (D, inputs / p). The forward pass computes
 
         (B, T, inputs / p) → (B, T, D)
-        (B, T, inputs / p) → (B, T / p, D)    with ``sequence``
+        (B, T, inputs / p) → (B, T / p, D)    with ``sequence_parallel``
     """
 
-    def __init__(self, linear: nn.Linear, *, sequence: bool) -> None:
+    def __init__(self, linear: nn.Linear, *, sequence_parallel: bool) -> None:
         super().__init__()
         self.weight = shard_of(linear.weight, 1)
         self.bias = nn.Parameter(linear.bias.detach().clone())
-        self.output_function: type[torch.autograd.Function] = (
-            ReduceScatterTokens if sequence else ReduceFromTensorParallel
+        self.output_collective: type[torch.autograd.Function] = (
+            ReduceScatterTokens if sequence_parallel else ReduceFromTensorParallel
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute partial sums of the outputs from this rank's inputs, and sum them over the ranks."""
         partial_sum = F.linear(x, self.weight)
         # The bias is added after the sum. Otherwise it would be added p times.
-        return self.output_function.apply(partial_sum) + self.bias
+        return self.output_collective.apply(partial_sum) + self.bias
 
 
-def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
+def shard_block(attention: Any, mlp: Any, *, sequence_parallel: bool) -> None:
     """Shard a transformer block in place: each rank keeps some heads, and some hidden values of the MLP.
+
+    The parameters are new objects, so make the optimizer afterwards. With ``sequence_parallel``, T must be a multiple
+    of p.
 
     Args:
         attention: A module with the linear layers ``qkv`` and ``out`` and the number ``heads``. The layers have biases.
             The weight of ``qkv`` is Wq, Wk and Wv stacked. Each of the three is sharded separately, because otherwise
-            each rank would get the wrong rows. The forward pass must compute the size of a head from the width of the
-            output of its own ``qkv``, and not from D, because this width is 3 D / p afterwards.
+            each rank would get the wrong rows. Afterwards, ``qkv`` returns 3 D / p values for each token. Therefore the
+            attention must compute the size of a head from this width, and not from D.
         mlp: A sequence whose layers 0 and 2 are linear, with biases.
-        sequence: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all tokens.
+        sequence_parallel: With True, each rank holds T / p tokens between the pairs. With False, all ranks hold all
+            tokens.
 
     Raises:
         CourseError: The number of heads or the hidden size of the MLP is no multiple of p. The block is unchanged then.
@@ -230,7 +241,7 @@ def shard_block(attention: Any, mlp: Any, *, sequence: bool) -> None:
             "take a number of ranks that divides both"
         )
     attention.heads //= p
-    attention.qkv = ColumnParallelLinear(attention.qkv, sequence=sequence, n_fused=3)
-    attention.out = RowParallelLinear(attention.out, sequence=sequence)
-    mlp[0] = ColumnParallelLinear(mlp[0], sequence=sequence)
-    mlp[2] = RowParallelLinear(mlp[2], sequence=sequence)
+    attention.qkv = ColumnParallelLinear(attention.qkv, sequence_parallel=sequence_parallel, n_fused_matrices=3)
+    attention.out = RowParallelLinear(attention.out, sequence_parallel=sequence_parallel)
+    mlp[0] = ColumnParallelLinear(mlp[0], sequence_parallel=sequence_parallel)
+    mlp[2] = RowParallelLinear(mlp[2], sequence_parallel=sequence_parallel)

@@ -54,9 +54,10 @@ def updates(name):
     def loss_fn(output, micro_batch):
         return (output - y[micro_batch]).square().mean() / M
 
+    inputs = x if 0 in stages else ()  # only the rank with stage 0 reads them
     for _ in range(3):
         optimizer.zero_grad()
-        result = pipeline_parallel.run_schedule(schedule(p, M)[rank], stages, n, x[0].shape, x, loss_fn)
+        result = pipeline_parallel.run_schedule(schedule(p, M)[rank], stages, n, x[0].shape, inputs, loss_fn)
         optimizer.step()
     return {s: flat([stage]) for s, stage in stages.items()}, result.losses, result.max_in_flight
 

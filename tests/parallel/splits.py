@@ -79,17 +79,17 @@ def replicated(blocks):
     return [p for name, p in named if "norm" in name or name in ("out.bias", "mlp.2.bias")]
 
 
-def updates(sequence):
+def updates(sequence_parallel):
     """Return the errors of outputs, input gradients and replicated parameters, and the collectives of one step."""
     p, me = dist.get_world_size(), dist.get_rank()
     x, y = tokens()
     whole, sharded = nn.Sequential(*blocks()), nn.Sequential(*blocks())
     expected, expected_gradient = train(whole, x, y)
     for block in sharded:
-        shard_block(block, block.mlp, sequence=sequence)
-    if sequence:
+        shard_block(block, block.mlp, sequence_parallel=sequence_parallel)
+    if sequence_parallel:
         x, y, expected, expected_gradient = (t.chunk(p, 1)[me] for t in (x, y, expected, expected_gradient))
-    outputs, gradient = train(sharded, x, y, sum_gradients=sequence)
+    outputs, gradient = train(sharded, x, y, sum_gradients=sequence_parallel)
     with Counter() as counter:
         sharded[0](x.clone().requires_grad_()).sum().backward()
     pairs = zip(replicated(sharded), replicated(whole), strict=True)
@@ -125,7 +125,7 @@ def refusals():
     for block in (Block(dim=12, heads=3), Block(hidden_size=63)):
         before = str(block), block.heads
         try:
-            shard_block(block, block.mlp, sequence=False)
+            shard_block(block, block.mlp, sequence_parallel=False)
         except CourseError as error:
             messages.append(str(error))
         assert (str(block), block.heads) == before

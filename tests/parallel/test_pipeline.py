@@ -40,7 +40,7 @@ def test_virtual_stages_shorten_the_bubble(p, m, v):
 
 def test_a_deadlock_is_found_before_ranks_run_the_schedule():
     without_warm_up = [Action(kind, i, 0) for i in range(4) for kind in "FB"]
-    with pytest.raises(CourseError, match="rank 0 at B0; rank 1 at F1"):
+    with pytest.raises(CourseError, match="rank 0 at B0 of stage 0; rank 1 at F1 of stage 1"):
         simulate([without_warm_up, pipeline_schedules.gpipe(2, 4)[1]], {"F": 1.0, "B": 2.0})
 
 
