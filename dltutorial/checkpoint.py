@@ -148,11 +148,18 @@ def is_damage(error: BaseException) -> bool:
     """Return whether an error comes from damaged files, and not from too little memory or from another model."""
     if isinstance(error, CheckpointException):
         return all(is_damage(cause) for cause, _ in error.failures.values())  # failures: rank → (exception, traceback)
-    if isinstance(error, torch.OutOfMemoryError):  # it is a RuntimeError, too
-        return False
     has_other_shape = isinstance(error, ValueError) and "Size mismatch" in str(error)
     lacks_parameter = isinstance(error, RuntimeError) and "Missing key" in str(error)
-    return not (has_other_shape or lacks_parameter)
+    return not (is_too_little_memory(error) or has_other_shape or lacks_parameter)
+
+
+def is_too_little_memory(error: BaseException) -> bool:
+    """Return whether an error means that the memory of the GPU or of the CPU is too small. Then the files may be good.
+
+    For a GPU, torch raises an OutOfMemoryError, which is a RuntimeError, too. For the CPU, it raises a RuntimeError
+    that differs from others only in its message. Python itself raises a MemoryError.
+    """
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def read_folder(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

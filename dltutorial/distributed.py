@@ -56,8 +56,8 @@ class ThisRank:
         device: The device on which this rank computes.
         mesh: The groups of this rank. ``mesh["data"]`` is its data-parallel group, and ``mesh["tensor"]`` is its
             tensor-parallel group. If there is only one rank, ``mesh`` is None.
-        key_value_store: The ranks use this store to find each other at the start, and to wait for each other at the
-            end. It is None if there is only one rank.
+        store: The key-value store that the ranks use to find each other at the start, and to wait for each other at
+            the end. It is None if there is only one rank.
         data_parallel_rank, data_parallel_size: The number of this rank in its data-parallel group, and the number of
             ranks in this group.
     """
@@ -65,7 +65,7 @@ class ThisRank:
     info: RankInfo
     device: torch.device
     mesh: DeviceMesh | None = None
-    key_value_store: dist.Store | None = None
+    store: dist.Store | None = None
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
 
@@ -82,11 +82,11 @@ def join_process_group(options: argparse.Namespace) -> ThisRank:
         return ThisRank(info, torch.device(machine.device()))
     # NCCL communicates tensors in GPU memory. gloo communicates tensors in CPU memory, and Python objects.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    key_value_store = process_group.rendezvous(info)  # waits for all ranks
-    device = process_group.make_process_group(info, key_value_store, backend)
+    store = process_group.rendezvous(info)  # waits for all ranks
+    device = process_group.make_process_group(info, store, backend)
     data_parallel_size = info.world_size // options.tensor
     mesh = init_device_mesh(device.type, (data_parallel_size, options.tensor), mesh_dim_names=("data", "tensor"))
-    return ThisRank(info, device, mesh, key_value_store, mesh["data"].get_local_rank(), data_parallel_size)
+    return ThisRank(info, device, mesh, store, mesh["data"].get_local_rank(), data_parallel_size)
 
 
 def exit_with_rank_0_last(this_rank: ThisRank, status: int) -> NoReturn:
@@ -95,10 +95,10 @@ def exit_with_rank_0_last(this_rank: ThisRank, status: int) -> NoReturn:
     srun and torchrun kill all ranks when one of them ends with a status other than 0. Therefore rank 0 waits until the
     other ranks have ended.
     """
-    assert this_rank.key_value_store is not None  # it is None only if there is one rank
+    assert this_rank.store is not None  # it is None only if there is one rank
     if this_rank.rank != 0:
         status = 0
-    process_group.leave(this_rank.info, this_rank.key_value_store, status)
+    process_group.leave(this_rank.info, this_rank.store, status)
 
 
 def broadcast_from_rank_0(value: Any) -> Any:

@@ -108,7 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace, this_rank: ThisRank) -> int:
-    """Make or continue a run. When this function returns, the processes that load data have ended, too.
+    """Open the data, build and parallelize the model, load the newest checkpoint, and train.
+
+    The training lasts until the last step, or until a signal stops it. When this function returns, the processes that
+    load data have ended, too.
 
     Returns:
         0 if the run is complete, or ``EXIT_RESUMABLE`` if a signal has stopped it.
@@ -199,7 +202,7 @@ def average_losses_and_stop_flag(
 
 
 def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[SnapshotPairs, SnapshotPairs]:
-    """Open the pairs (state, next state) for training and for validation.
+    """Open the samples for training and for validation. A sample is a pair (state, next state).
 
     Without ``--data``, rank 0 simulates the data of the preset if they do not exist yet, and the other ranks wait.
     """
@@ -220,7 +223,7 @@ def open_data(options: argparse.Namespace, this_rank: ThisRank) -> tuple[Snapsho
 def make_batches(
     pairs: SnapshotPairs, options: argparse.Namespace, this_rank: ThisRank, n_batches_to_skip: int
 ) -> Batches:
-    """Return an endless iterator over (x_BCHW, y_BCHW), this rank's part of one global batch after another.
+    """Return an endless iterator over (x_BCHW, y_BCHW), this rank's samples of one global batch after another.
 
     Samples of the simulated planet are shifted along longitude by random numbers of points, because this planet is the
     same at every longitude. A data set of ``--data`` is not shifted. The real Earth has continents, and a shift would
@@ -344,35 +347,41 @@ def training_step(
     return loss_of_batch
 
 
+def validation_batches(n_samples: int, this_rank: ThisRank) -> list[range]:
+    """Return the indices of this rank's samples for each validation batch. For some ranks, the last batch is empty."""
+    all_indices = range(n_samples)
+    first_index = VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_rank
+    global_batch_size = VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_size
+    starts = range(first_index, first_index + n_samples, global_batch_size)
+    return [all_indices[start : start + VALIDATION_BATCH_PER_RANK] for start in starts]
+
+
 @torch.no_grad()
 def validate(model: nn.Module, pairs: SnapshotPairs, options: argparse.Namespace, this_rank: ThisRank) -> float:
-    """Forecast all validation pairs once. The ranks of a data-parallel group share them.
+    """Forecast all validation samples once. The ranks of a data-parallel group share them.
 
     The model has no dropout, so it does not matter whether it is in training mode. All grid points count equally.
 
     Returns:
         RMSE(model) / RMSE(persistence). Persistence forecasts no change. Below 1 the model is better than persistence.
     """
-    pairs_per_round = VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_size
     model_mse_sum = torch.zeros((), device=this_rank.device)
     persistence_mse_sum = torch.zeros((), device=this_rank.device)
-    for round_start in range(0, len(pairs), pairs_per_round):
-        first_pair = round_start + VALIDATION_BATCH_PER_RANK * this_rank.data_parallel_rank
-        indices = range(first_pair, min(first_pair + VALIDATION_BATCH_PER_RANK, len(pairs)))
-        n_pairs = len(indices)
-        if n_pairs == 0:
-            # The forward pass of a sharded model communicates, so every rank must call it. A rank without a pair takes
-            # pair 0, and multiplies its errors by 0.
+    for indices in validation_batches(len(pairs), this_rank):
+        n_samples = len(indices)
+        if n_samples == 0:
+            # The forward pass of a sharded model communicates, so every rank must call it. A rank without a sample
+            # takes sample 0, and multiplies its errors by 0.
             indices = range(1)
         x_BCHW, y_BCHW = default_collate([pairs[i] for i in indices])
         x_BCHW = x_BCHW.to(this_rank.device)
         y_BCHW = y_BCHW.to(this_rank.device)
         with bf16_context(model, options, this_rank):
             forecast_BCHW = model(x_BCHW).float()
-        model_mse_sum += n_pairs * F.mse_loss(forecast_BCHW, y_BCHW)
-        persistence_mse_sum += n_pairs * F.mse_loss(x_BCHW, y_BCHW)
+        model_mse_sum += n_samples * F.mse_loss(forecast_BCHW, y_BCHW)
+        persistence_mse_sum += n_samples * F.mse_loss(x_BCHW, y_BCHW)
     if this_rank.info.world_size > 1:
-        # With --tensor N each pair is counted N times in both sums, so the ratio is right.
+        # With --tensor N each sample is counted N times in both sums, so the ratio is right.
         dist.all_reduce(model_mse_sum)
         dist.all_reduce(persistence_mse_sum)
     return (model_mse_sum / persistence_mse_sum).sqrt().item()

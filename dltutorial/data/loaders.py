@@ -5,7 +5,7 @@ the state one snapshot later, which is the target y. The table lists the steps f
 where each of them is. All these modules are in ``dltutorial.data``.
 
     step                                                                        module          name
-    Choose the samples of each batch in random order, divided among the ranks.  sampling        endless
+    Choose the samples of each batch in random order, divided among the ranks.  sampling        endless_batch_sampler
     Find the file of a sample, and open it.                                     loaders         SnapshotPairs
     Read the two snapshots of the sample from this file.                        formats         Year
     Normalise the sample, and shift it along longitude.                         augment         augment_into
@@ -13,9 +13,9 @@ where each of them is. All these modules are in ``dltutorial.data``.
     Let workers read batches ahead, and end the workers after the training.     loader_workers  iterate_then_end_workers
     Combine these steps, and yield one batch after another.                     loaders         endless_batches
 
-The input is a ``Split`` of the module ``store``, which knows the files and the statistics. The output is one pair
-(x_BCHW, y_BCHW) of tensors after another, float32, in the memory of the CPU. The values are normalised. So a value says
-by how many standard deviations of its channel it is above the mean of its channel.
+The input is a ``Split`` of the module ``store``, which knows the files and the statistics. The output is one batch
+after another. A batch is two tensors, x_BCHW and y_BCHW, float32, in the memory of the CPU. The values are normalised.
+So a value says by how many standard deviations of its channel it is above the mean of its channel.
 
 Source: https://docs.pytorch.org/docs/stable/data.html.
 
@@ -53,9 +53,9 @@ class SnapshotPairs(Dataset):
         self.split = split
         self.means_1C11 = torch.from_numpy(split.means_1C11)
         self.stds_1C11 = torch.from_numpy(split.stds_1C11)
-        pairs_per_year = [n_snapshots - 1 for n_snapshots in split.snapshots]
-        # The number of the first sample of each year, and at the end the number of all samples.
-        self._first_of_year = [0, *itertools.accumulate(pairs_per_year)]
+        samples_per_year = [n_snapshots - 1 for n_snapshots in split.snapshots]
+        # The index of the first sample of each year, and at the end the number of all samples.
+        self._first_of_year = [0, *itertools.accumulate(samples_per_year)]
         self._open_years: dict[tuple[int, int], formats.Year] = {}
 
     def __len__(self) -> int:
@@ -64,13 +64,13 @@ class SnapshotPairs(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Read one sample and normalise it. The unit of the values is the standard deviation of their channel."""
-        both_2CHW = (self.raw(index) - self.means_1C11) / self.stds_1C11
+        both_2CHW = (self.read_raw(index) - self.means_1C11) / self.stds_1C11
         return both_2CHW[0], both_2CHW[1]
 
-    def raw(self, index: int) -> Tensor:
+    def read_raw(self, index: int) -> Tensor:
         """Read both states of a sample, (2, C, H, W), in SI units. Do not write to the result, it may be the file."""
-        year_number, first = self.locate(index)
-        return torch.from_numpy(self.year(year_number).read(first, 2))
+        year_number, first_snapshot = self.locate(index)
+        return torch.from_numpy(self.open_year_once(year_number).read(first_snapshot, 2))
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return the number of the year that holds a sample, and the number of its first snapshot in this year.
@@ -79,13 +79,15 @@ class SnapshotPairs(Dataset):
             IndexError: There is no such sample. (A ``for`` loop over the data set ends with this error.)
         """
         if not 0 <= index < len(self):
-            raise IndexError(f"pair {index} of {len(self)}")
+            raise IndexError(f"sample {index} does not exist; the indices are 0 to {len(self) - 1}")
         # The last year whose first sample is not after this index.
         year_number = bisect.bisect_right(self._first_of_year, index) - 1
         return year_number, index - self._first_of_year[year_number]
 
-    def year(self, year_number: int) -> formats.Year:
-        """Return an open file. It stays open, because to open an HDF5 file takes longer than to read a sample.
+    def open_year_once(self, year_number: int) -> formats.Year:
+        """Open the file of a year at the first call, and return the same open file at each later call.
+
+        The file stays open, because to open an HDF5 file takes longer than to read a sample.
 
         Each process opens its own file, because HDF5 cannot use a file that another process has opened.
         """
@@ -128,7 +130,7 @@ class BatchReader(Dataset):
         """
         both_2BCHW = self.allocate(2, len(samples), *self.pairs.split.shape)
         for position, (index, shift) in enumerate(samples):
-            raw_2CHW = self.pairs.raw(index)
+            raw_2CHW = self.pairs.read_raw(index)
             augment_into(both_2BCHW[:, position], raw_2CHW, shift, self.pairs.means_1C11, self.pairs.stds_1C11)
         return both_2BCHW
 
@@ -164,7 +166,10 @@ def endless_batches(
 
     Args:
         pairs: The samples.
-        global_batch_size: The number of samples in a batch of all ranks together. B is this rank's share.
+        global_batch_size: The number of samples in a batch of all ranks together. B is the number of those that this
+            rank reads. If ``global_batch_size`` is no multiple of ``world_size``, B is larger by 1 on the first ranks.
+            Then DDP, which averages the gradients over the ranks, does not weight all samples equally. Therefore
+            ``dltutorial train`` refuses such a size.
         random_shift: Whether to shift each sample along longitude by a random number of grid points. The simulated
             planet looks the same from every longitude, so a shifted sample is a valid new sample. Do not shift data
             with continents.
@@ -183,21 +188,20 @@ def endless_batches(
     Raises:
         DataError: At the first ``next``, there are fewer samples than one batch needs. At any ``next``, a worker died.
     """
-    order = sampling.endless(
+    W = pairs.split.shape[-1]
+    batch_sampler = sampling.endless_batch_sampler(
         len(pairs),
         global_batch_size,
+        max_shift=W - 1 if random_shift else 0,  # a shift by all W columns would be no shift
         seed=seed,
-        width=pairs.split.shape[-1] if random_shift else 0,  # width 0 means that nothing is shifted
         rank=rank,
         world_size=world_size,
         n_batches_to_skip=n_batches_to_skip,
     )
-    # One list of (index, shift) for each batch.
-    samples_of_batches = (list(zip(indices, shifts, strict=True)) for indices, shifts in order)
     loader = DataLoader(
         # A worker cannot pin memory. If there are workers, ``DataLoader`` pins the batches in the training process.
         BatchReader(pairs, pin_memory=pin_memory and num_workers == 0),
-        batch_sampler=samples_of_batches,
+        batch_sampler=batch_sampler,  # for each batch, a list of (index, shift)
         # ``default_convert`` returns a tensor as it is. ``DataLoader`` would otherwise try to stack samples, but
         # ``BatchReader`` returns a complete batch.
         collate_fn=default_convert,

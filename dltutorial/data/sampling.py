@@ -1,7 +1,8 @@
 """Choose the samples of each batch: shuffled in each epoch, and divided among the ranks.
 
 The input is the number of samples, the batch size, a seed, this rank and the number of ranks. The output is, for each
-batch, the indices of this rank's samples and the number of grid points by which each sample is shifted.
+batch, a list of this rank's samples. It has the index of each sample, and the number of grid points by which the sample
+is shifted.
 
 The order follows from the seed and the number of the epoch alone. Therefore all ranks know it without communication, a
 resumed run continues in the middle of an epoch, and the order does not depend on the number of ranks or workers.
@@ -23,57 +24,56 @@ from torch import Tensor
 from dltutorial.errors import DataError
 
 
-def endless(
+def endless_batch_sampler(
     n_samples: int,
-    batch_size: int,
+    global_batch_size: int,
     *,
+    max_shift: int = 0,
     seed: int = 0,
-    width: int = 0,
     rank: int = 0,
     world_size: int = 1,
     n_batches_to_skip: int = 0,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Choose the samples of one batch after another, through one epoch after another, without end.
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield this rank's samples of one batch after another, through one epoch after another, without end.
 
     Rank r takes every ``world_size``-th sample of each batch, from position r on. So all ranks together use the batches
-    that a single process would use. Samples at the end of an epoch that do not fill a batch are left out. Therefore
-    every rank takes the same number of steps.
+    that a single process would use. If ``global_batch_size`` is no multiple of ``world_size``, the first ranks get one
+    sample more than the others. If it is smaller than ``world_size``, some ranks get empty lists.
+
+    Samples at the end of an epoch that do not fill a batch are left out. Therefore every rank takes the same number of
+    steps.
+
+    This is a generator, so it checks its arguments only when the first batch is taken by ``next``.
 
     Args:
         n_samples: The number of samples N in the data set.
-        batch_size: The number of samples in a batch of all ranks together.
+        global_batch_size: The number of samples in a batch of all ranks together.
+        max_shift: The largest number of grid points by which a sample is shifted. The shift of each sample is random,
+            from 0 to ``max_shift``. With 0, no sample is shifted.
         seed: The seed of the order of the samples and of the shifts.
-        width: The number of columns of a sample. Each sample is shifted by a random number of columns, from 0 to
-            ``width`` - 1. ``width=0`` means that no sample is shifted.
         rank, world_size: The number of this rank, and the number of ranks that share each batch. With tensor
             parallelism these are the numbers in the data-parallel group.
         n_batches_to_skip: The number of batches to leave out at the start, because a resumed run has used them.
 
-    Returns:
-        An iterator over (indices, shifts) of this rank's samples.
+    Yields:
+        For each batch, a list with (index, shift) of each sample of this rank. An iterator over such lists is a
+        ``batch_sampler`` of torch's ``DataLoader``.
 
     Raises:
-        DataError: There are fewer samples than one batch needs.
+        DataError: At the first ``next``, there are fewer samples than one batch needs.
     """
-    if n_samples < batch_size:
+    if n_samples < global_batch_size:
         raise DataError(
-            f"a batch of {batch_size} needs more than the {n_samples} samples there are; lower global_batch_size"
+            f"a batch of {global_batch_size} needs more than the {n_samples} samples there are; lower global_batch_size"
         )
-    batches = _batches(n_samples, batch_size, seed, width, n_batches_to_skip)
-    return ((indices[rank::world_size], shifts[rank::world_size]) for indices, shifts in batches)
-
-
-def _batches(
-    n_samples: int, batch_size: int, seed: int, width: int, n_batches_to_skip: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the indices and the shifts of complete batches, which are the same on every rank."""
-    batches_per_epoch = n_samples // batch_size
+    batches_per_epoch = n_samples // global_batch_size
     first_epoch, first_batch = divmod(n_batches_to_skip, batches_per_epoch)
     for epoch in itertools.count(first_epoch):
         order_N = epoch_order(n_samples, seed, epoch)
-        shift_N = epoch_shifts(n_samples, width, seed, epoch)
-        for indices in order_N.split(batch_size)[first_batch:batches_per_epoch]:
-            yield indices.tolist(), shift_N[indices].tolist()
+        shift_N = epoch_shifts(n_samples, max_shift, seed, epoch)
+        for indices_of_all_ranks in order_N.split(global_batch_size)[first_batch:batches_per_epoch]:
+            indices = indices_of_all_ranks[rank::world_size]
+            yield list(zip(indices.tolist(), shift_N[indices].tolist(), strict=True))
         first_batch = 0
 
 
@@ -82,16 +82,12 @@ def epoch_order(n_samples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(n_samples, generator=_generator(seed, epoch, "order"))
 
 
-def epoch_shifts(n_samples: int, width: int, seed: int, epoch: int) -> Tensor:
-    """Return the shift of each sample in this epoch, from 0 to ``width`` - 1 grid points, shape (N,).
-
-    ``width=0`` means that no sample is shifted, so all shifts are 0.
+def epoch_shifts(n_samples: int, max_shift: int, seed: int, epoch: int) -> Tensor:
+    """Return the random shift of each sample in this epoch, from 0 to ``max_shift`` grid points, shape (N,).
 
     Every rank draws the shifts of all samples. Therefore a sample's shift does not depend on the number of ranks.
     """
-    if width == 0:
-        return torch.zeros(n_samples, dtype=torch.int64)
-    return torch.randint(width, (n_samples,), generator=_generator(seed, epoch, "shift"))
+    return torch.randint(max_shift + 1, (n_samples,), generator=_generator(seed, epoch, "shift"))
 
 
 def _generator(seed: int, epoch: int, purpose: str) -> torch.Generator:

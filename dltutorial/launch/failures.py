@@ -1,6 +1,6 @@
 """The messages that a learner reads when ranks fail or hang: which rank, which error, which line.
 
-Input: exceptions, where they were raised; exit codes; and stacks, as ``faulthandler`` prints them.
+Input: exceptions, where they were raised; exit codes; and stack traces, as ``faulthandler`` prints them.
 Output: one exception in the caller. It shows a line of a notebook cell with the number of the cell.
 
 Source: https://docs.python.org/3/library/faulthandler.html
@@ -22,7 +22,7 @@ import cloudpickle
 from dltutorial import paths
 from dltutorial.errors import CourseError
 
-STACK_SIGNAL = signal.SIGUSR2  # after this signal, a rank writes its stack
+STACK_TRACE_SIGNAL = signal.SIGUSR2  # after this signal, a rank writes its stack trace
 _LAUNCHER = str(Path(__file__).parent) + os.sep
 _STACK_LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _TRACEBACK_LINE = re.compile(r'(?<=^  )File "(.*)", line (\d+)', re.MULTILINE)
@@ -154,20 +154,20 @@ def rank_failed(failed: Mapping[int, Failure], world_size: int) -> RankFailed:
     return RankFailed(text, rank, first.kind, first.message)
 
 
-def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> RanksHang:
+def ranks_hang(timeout_s: float, stack_traces: Mapping[int, str], world_size: int) -> RanksHang:
     """Return the exception after a deadline.
 
     Args:
         timeout_s: The deadline, in seconds after the start of the last rank.
-        stacks: The stack of each rank that has not returned.
+        stack_traces: The stack trace of each rank that has not returned.
         world_size: The number of ranks.
     """
-    waiting = sorted(stacks)
+    waiting = sorted(stack_traces)
     lines = []
     for rank in range(world_size):
         what = "had returned"
-        if rank in stacks:
-            what = _place(stacks[rank])
+        if rank in stack_traces:
+            what = _place(stack_traces[rank])
         lines.append(f"rank {rank} {what}")
     numbers = ", ".join(str(rank) for rank in waiting)
     noun = "ranks"
@@ -180,13 +180,13 @@ def ranks_hang(timeout_s: float, stacks: Mapping[int, str], world_size: int) -> 
     return RanksHang(text, waiting)
 
 
-def _place(stack: str) -> str:
-    """Describe the innermost line of the learner's code in a stack, and the function that is called there.
+def _place(stack_trace: str) -> str:
+    """Describe the innermost line of the learner's code in a stack trace, and the function that is called there.
 
-    The stack starts with the newest call. It is empty if the rank died before it could write it.
+    The stack trace starts with the newest call. It is empty if the rank died before it could write it.
     """
     called = ""  # the function of torch, or of another package, that the learner's code called
-    for file, line, function in _STACK_LINE.findall(stack):
+    for file, line, function in _STACK_LINE.findall(stack_trace):
         if paths.is_learners(file):
             place = f"{_location(file, int(line))}, in {function}"
             source = linecache.getline(file, int(line)).strip()

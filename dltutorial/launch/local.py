@@ -19,10 +19,13 @@ The life of one launch has five parts. ``launch`` calls their functions in this 
                                             rank 0, and make the process group.
     watch     _wait                         It waits until all ranks have returned, one has failed, or the deadline has
                                             passed.
-              _stacks                       After the deadline, it asks the ranks that still run where they wait.
-    end       _end                          It kills all ranks.
+              _stack_traces                 After the deadline, it asks the ranks that still run where they wait.
+    end       _kill_all                     It kills all ranks.
 
 Then ``launch`` returns the values of the ranks, or raises an error of ``failures.py``.
+
+Read ``worker.py`` next, which says what a rank does. You may skip ``rank_process.py``. It contains the details of one
+process, its two pipes and its end. You may also skip ``failures.py``, which only writes the messages.
 
 A rank is a fork of the server, because a new Python process needs seconds to import torch, and a fork needs about
 0.1 s. The notebook process itself is not forked, because a forked process has only one thread. The rank would not have
@@ -55,7 +58,7 @@ from dltutorial.launch.rank_process import RankProcess
 
 GRACE_AFTER_PRIMARY_S = 0.3  # what the other ranks print at the same time may still arrive
 GRACE_AFTER_SECONDARY_S = 2.0  # after a lost connection, the primary failure may still arrive
-STACK_DUMP_WAIT_S = 1.0  # the time in which a waiting rank writes its stack
+STACK_TRACE_WAIT_S = 1.0  # the time in which a waiting rank writes its stack trace
 
 
 def launch(
@@ -91,6 +94,7 @@ def launch(
     worker_arguments = {  # those that are the same on every rank
         "call": failures.pickled((function, args, kwargs), "the function takes or refers to something"),
         "backend": _choose_backend(world_size, backend),
+        # Longer than the deadline, so that ``launch`` reports a hang before the process group does.
         "group_timeout_s": timeout_s + 60,
         "cells": _notebook_cells(),
     }
@@ -99,13 +103,13 @@ def launch(
         try:
             _start(ranks, world_size, worker_arguments, Path(folder))
             failed = _wait(ranks, timeout_s)  # {rank: Failure}, only of ranks that have failed
-            stacks = {} if failed else _stacks(ranks)
+            stack_traces = {} if failed else _stack_traces(ranks)
         finally:
-            _end(ranks)
+            _kill_all(ranks)
     if failed:
         raise failures.rank_failed(failed, world_size)
-    if stacks:
-        raise failures.ranks_hang(timeout_s, stacks, world_size)
+    if stack_traces:
+        raise failures.ranks_hang(timeout_s, stack_traces, world_size)
     return [pickle.loads(rank.pickled_value) for rank in ranks]
 
 
@@ -126,14 +130,14 @@ def _start(ranks: list[RankProcess], world_size: int, worker_arguments: dict[str
             interrupts this function, and ``launch`` could not end the ranks that have already started.
         world_size: The number of ranks.
         worker_arguments: The arguments of ``worker.main`` that are the same on every rank.
-        folder: The folder for the stack files.
+        folder: The folder for the files of the stack traces.
     """
     with socket.create_server(("127.0.0.1", 0), backlog=world_size + 8) as listener:
         port = listener.getsockname()[1]
         for rank in range(world_size):
             env = _environment_of(rank, world_size, port)
             own_arguments = {"env": env, "listener": listener if rank == 0 else None}
-            ranks.append(RankProcess(rank, folder, {**worker_arguments, **own_arguments}))
+            ranks.append(RankProcess(rank, folder, worker_arguments | own_arguments))
 
 
 def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Failure]:
@@ -143,22 +147,23 @@ def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Fail
     failure can arrive before the primary failure that caused it. Therefore this function waits a grace period after a
     failure, and collects what arrives. In this example, rank 1 runs out of memory.
 
-        time      what happens                                            until when this function waits
-        10.0 s    the system kills rank 1 during an all-reduce            120.0 s, the deadline
-        10.1 s    rank 0 loses the connection: a secondary failure        12.1 s, a long grace period
-        10.2 s    the death of rank 1 arrives: the primary failure        10.5 s, a short grace period
+        time      what happens                                            new deadline
+         0.0 s    all ranks have started                                  120.0 s (120.0 s later)
+        10.0 s    the system kills rank 1 during an all-reduce
+        10.1 s    rank 0 loses the connection: a secondary failure        12.1 s (2.0 s later)
+        10.2 s    the death of rank 1 arrives: the primary failure        10.5 s (0.3 s later)
         10.5 s    nothing else has arrived, so ``launch`` reports rank 1
 
     Returns:
         A dictionary ``{rank: Failure}``. It has only the ranks that have failed, in the order in which their failures
         arrived. It is empty if all ranks have returned, and also if the deadline has passed without a failure.
     """
-    end_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     failed: dict[int, failures.Failure] = {}
     running = list(ranks)
     while running:
         sources = [source for rank in running for source in (rank.result_caller_end, rank.process.sentinel)]
-        ready = connection.wait(sources, max(0.0, end_s - time.monotonic()))
+        ready = connection.wait(sources, max(0.0, deadline_s - time.monotonic()))
         if not ready:
             break
         for rank in running:
@@ -169,22 +174,22 @@ def _wait(ranks: list[RankProcess], timeout_s: float) -> dict[int, failures.Fail
                 grace_s = GRACE_AFTER_PRIMARY_S
                 if rank.failure.is_secondary:
                     grace_s = GRACE_AFTER_SECONDARY_S
-                end_s = min(end_s, time.monotonic() + grace_s)
+                deadline_s = min(deadline_s, time.monotonic() + grace_s)
         running = [rank for rank in running if rank.is_running]
     return failed
 
 
-def _stacks(ranks: list[RankProcess]) -> dict[int, str]:
-    """Return the stack of each rank that still runs, by rank. The stack of a rank that has just died is empty."""
+def _stack_traces(ranks: list[RankProcess]) -> dict[int, str]:
+    """Return ``{rank: stack trace}`` of the ranks that still run. If a rank has just died, its stack trace is empty."""
     running = [rank for rank in ranks if rank.is_running]
     for rank in running:
-        rank.request_stack()
+        rank.request_stack_trace()
     if running:
-        time.sleep(STACK_DUMP_WAIT_S)
-    return {rank.number: rank.stack_file.read_text(errors="replace") for rank in running}
+        time.sleep(STACK_TRACE_WAIT_S)
+    return {rank.number: rank.stack_trace_file.read_text(errors="replace") for rank in running}
 
 
-def _end(ranks: list[RankProcess]) -> None:
+def _kill_all(ranks: list[RankProcess]) -> None:
     """Kill all ranks, and only then wait for each of them."""
     for rank in ranks:
         rank.kill()

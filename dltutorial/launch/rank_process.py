@@ -33,7 +33,7 @@ class RankProcess:
         number: The number of the rank.
         process: Its process. It stays until the caller kills it.
         result_caller_end: The caller's end of the pipe through which the value or the failure arrives.
-        stack_file: The file to which the rank writes its stack after ``failures.STACK_SIGNAL``.
+        stack_trace_file: The file to which the rank writes its stack trace after ``failures.STACK_TRACE_SIGNAL``.
         pickled_value: What the function returned. It is empty until then.
         failure: How the rank failed, or None.
     """
@@ -43,12 +43,12 @@ class RankProcess:
 
         Args:
             number: The number of the rank.
-            folder: The folder for its stack file.
-            worker_arguments: The arguments of ``worker.main``, without the pipes and the stack file.
+            folder: The folder for the file of its stack trace.
+            worker_arguments: The arguments of ``worker.main``, without the pipes and the file of the stack trace.
         """
         self.number = number
-        self.stack_file = folder / f"stack-{number}"
-        self.stack_file.touch()  # it stays empty if the rank dies before it can write its stack
+        self.stack_trace_file = folder / f"stack-{number}"
+        self.stack_trace_file.touch()  # it stays empty if the rank dies before it can write its stack trace
         self.pickled_value = b""
         self.failure: failures.Failure | None = None
         self.result_caller_end, result_rank_end = multiprocessing.Pipe()
@@ -56,9 +56,9 @@ class RankProcess:
         own_arguments = {
             "result_rank_end": result_rank_end,
             "output_rank_end": output_rank_end,
-            "stack_file": self.stack_file,
+            "stack_trace_file": self.stack_trace_file,
         }
-        self.process = ForkServerProcess(target=_run_rank, kwargs={**worker_arguments, **own_arguments})
+        self.process = ForkServerProcess(target=_run_rank, kwargs=worker_arguments | own_arguments)
         # This closes our copies of the rank's ends, so that EOF arrives when the rank ends.
         with result_rank_end, output_rank_end, _empty_main():
             self.process.start()
@@ -83,11 +83,11 @@ class RankProcess:
         self.process.join(timeout=10.0)
         self.failure = failures.from_exit(self.process.exitcode)
 
-    def request_stack(self) -> None:
-        """Let the rank write its stack to its file. A signal handler writes it, even while the rank runs C++ code."""
+    def request_stack_trace(self) -> None:
+        """Let the rank write its stack trace to its file. A signal handler writes it, also while the rank runs C++."""
         assert self.process.pid  # a started process has one
         with contextlib.suppress(ProcessLookupError):  # the rank has just died
-            os.kill(self.process.pid, failures.STACK_SIGNAL)
+            os.kill(self.process.pid, failures.STACK_TRACE_SIGNAL)
 
     def kill(self) -> None:
         """Kill the rank and the processes that it has started."""
@@ -113,8 +113,8 @@ def _run_rank(**worker_arguments: Any) -> None:
 def _print_lines(rank: int, output_caller_end: connection.Connection) -> None:
     """Print what a rank prints, line by line. Of a progress bar, which rewrites its line, print the last state."""
     with output_caller_end:
-        number = output_caller_end.fileno()
-        with open(number, encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False) as file:
+        file_descriptor = output_caller_end.fileno()
+        with open(file_descriptor, encoding="utf-8", errors="backslashreplace", newline="\n", closefd=False) as file:
             for line in file:
                 text = line.rstrip("\r\n").rpartition("\r")[2]
                 sys.stdout.write(f"[rank {rank}] {text}\n")  # one write, because several ranks print at the same time

@@ -31,7 +31,7 @@ gc.disable()  # the imports make little garbage, and without the search for it t
 # torch reads these variables when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # a thread that waits releases its core
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # looking for GPUs must not start CUDA before the fork
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no C++ stack if a rank is lost
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # no C++ stack trace if a rank is lost
 
 import numpy as np
 import torch._dynamo  # noqa: F401  # the first optimizer imports it, which takes seconds
@@ -51,7 +51,7 @@ def main(
     listener: socket.socket | None,
     result_rank_end: Connection,
     output_rank_end: Connection,
-    stack_file: Path,
+    stack_trace_file: Path,
 ) -> None:
     """Be one rank, from the first line to the end of the process.
 
@@ -65,13 +65,13 @@ def main(
         result_rank_end: This rank's end of the pipe for its one message, ``(pickled value, failure)``. The caller's end
             closes when the caller ends.
         output_rank_end: This rank's end of the pipe for what it prints.
-        stack_file: The file for the stack, which the rank writes after ``failures.STACK_SIGNAL``.
+        stack_trace_file: The file for the stack trace, which the rank writes after ``failures.STACK_TRACE_SIGNAL``.
     """
     os.setsid()  # the caller ends this rank together with the processes that it has started
     threading.Thread(target=_end_with_caller, args=(result_rank_end,), daemon=True).start()
     _redirect(output_rank_end)
     faulthandler.enable()  # if the process crashes, it prints where
-    faulthandler.register(failures.STACK_SIGNAL, file=stack_file.open("w"), all_threads=False)
+    faulthandler.register(failures.STACK_TRACE_SIGNAL, file=stack_trace_file.open("w"), all_threads=False)
     _replace_state_of_server(env, cells)
     pickled_value = b""
     failure = None
@@ -109,8 +109,8 @@ def _replace_state_of_server(env: dict[str, str], cells: dict[str, Any]) -> None
 
 def _redirect(output_rank_end: Connection) -> None:
     """Send standard output and standard error to one pipe, so that their lines stay in order."""
-    for number in (1, 2):
-        os.dup2(output_rank_end.fileno(), number)
+    for file_descriptor in (1, 2):
+        os.dup2(output_rank_end.fileno(), file_descriptor)
     sys.stdout = open(1, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
 

@@ -27,7 +27,7 @@ def batches(pairs, size, n, **options):
     return list(itertools.islice(endless_batches(pairs, size, **options), n))
 
 
-def test_pairs_are_normalised_neighbours_of_one_year(pairs, tiny_data):
+def test_samples_are_normalised_neighbours_of_one_year(pairs, tiny_data):
     years = [h5py.File(tiny_data / "train" / f"{year}.h5")["fields"][:] for year in (1979, 1980)]
     means, stds = (np.load(tiny_data / "stats" / f"global_{name}.npy")[0] for name in ("means", "stds"))
     expected = [(year[t], year[t + 1]) for year in years for t in range(len(year) - 1)]
@@ -39,12 +39,12 @@ def test_pairs_are_normalised_neighbours_of_one_year(pairs, tiny_data):
 
 
 @pytest.mark.parametrize("index", [-1, 18])
-def test_a_pair_beyond_the_data_is_an_index_error(pairs, index):
-    with pytest.raises(IndexError):
+def test_a_sample_beyond_the_data_is_an_index_error(pairs, index):
+    with pytest.raises(IndexError, match=f"^sample {index} does not exist; the indices are 0 to 17$"):
         pairs[index]
 
 
-def test_pairs_travel_to_another_process_without_their_files(pairs):
+def test_samples_travel_to_another_process_without_their_files(pairs):
     x_CHW, _ = pairs[3]
     copied = pickle.loads(pickle.dumps(pairs))
     assert copied._open_years == {}
@@ -62,10 +62,10 @@ def test_the_same_seed_gives_the_same_batches_for_any_number_of_workers(pairs, r
     assert not torch.equal(alone[0][0], other[0][0])
 
 
-def test_a_batch_holds_its_pairs_shifted_as_the_sampler_chose(pairs):
+def test_a_batch_holds_its_samples_shifted_as_the_sampler_chose(pairs):
     x_BCHW, y_BCHW = batches(pairs, 18, 1, seed=3, random_shift=True)[0]
-    indices, shifts = next(sampling.endless(18, 18, seed=3, width=24))
-    for place, (index, shift) in enumerate(zip(indices, shifts, strict=True)):
+    samples = next(sampling.endless_batch_sampler(18, 18, seed=3, max_shift=23))
+    for place, (index, shift) in enumerate(samples):
         x_CHW, y_CHW = pairs[index]
         assert torch.equal(x_BCHW[place], torch.roll(x_CHW, shift, -1))
         assert torch.equal(y_BCHW[place], torch.roll(y_CHW, shift, -1))

@@ -9,8 +9,15 @@ from dltutorial.errors import DataError
 def epoch(n, batch_size, world_size, number=0):
     """The batches of every rank in one epoch."""
     steps = n // batch_size
-    draws = [sampling.endless(n, batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
-    return [[indices for indices, _ in itertools.islice(d, number * steps, (number + 1) * steps)] for d in draws]
+    of_ranks = [
+        sampling.endless_batch_sampler(n, batch_size, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    return [indices_of(itertools.islice(batches, number * steps, (number + 1) * steps)) for batches in of_ranks]
+
+
+def indices_of(batches):
+    """The indices of each batch, without the shifts."""
+    return [[index for index, _ in batch] for batch in batches]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
@@ -36,29 +43,34 @@ def test_every_epoch_and_seed_has_its_own_order():
 
 
 def test_shifts_do_not_depend_on_the_ranks():
-    alone = {i: s for indices, shifts in take(3) for i, s in zip(indices, shifts, strict=True)}
+    alone = dict(itertools.chain(*take(3)))
     for rank in range(3):
-        for indices, shifts in take(3, rank=rank, world_size=3):
-            assert [alone[index] for index in indices] == shifts
+        for index, shift in itertools.chain(*take(3, rank=rank, world_size=3)):
+            assert alone[index] == shift
 
 
 def take(n, **options):
-    return list(itertools.islice(sampling.endless(24, 8, width=100, seed=5, **options), n))
+    return list(itertools.islice(sampling.endless_batch_sampler(24, 8, max_shift=99, seed=5, **options), n))
 
 
-def test_endless_goes_on_with_a_new_epoch():
-    batches = [indices for indices, _ in itertools.islice(sampling.endless(10, 4), 6)]
+def test_shifts_are_between_0_and_max_shift():
+    assert set(sampling.epoch_shifts(200, 3, 0, 0).tolist()) == {0, 1, 2, 3}
+    assert set(sampling.epoch_shifts(200, 0, 0, 0).tolist()) == {0}
+
+
+def test_after_an_epoch_a_new_epoch_starts():
+    batches = indices_of(itertools.islice(sampling.endless_batch_sampler(10, 4), 6))
     assert all(len(set(batches[i] + batches[i + 1])) == 8 for i in (0, 2, 4))
     assert batches[:2] != batches[2:4]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_a_resumed_run_goes_on_where_it_was(n):
-    whole = list(itertools.islice(sampling.endless(10, 4, seed=1, width=8), 12))
-    resumed = sampling.endless(10, 4, seed=1, width=8, n_batches_to_skip=n)
+    whole = list(itertools.islice(sampling.endless_batch_sampler(10, 4, seed=1, max_shift=7), 12))
+    resumed = sampling.endless_batch_sampler(10, 4, seed=1, max_shift=7, n_batches_to_skip=n)
     assert list(itertools.islice(resumed, 12 - n)) == whole[n:]
 
 
 def test_too_large_a_batch_is_one_line():
     with pytest.raises(DataError, match=r"^a batch of 11 needs more than the 10 samples there are; lower .*$"):
-        sampling.endless(10, 11)
+        next(sampling.endless_batch_sampler(10, 11))
