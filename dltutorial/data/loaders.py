@@ -63,7 +63,10 @@ class SnapshotPairs(Dataset):
         return self._first_of_year[-1]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Read one sample and normalise it. The unit of the values is the standard deviation of their channel."""
+        """Read one sample and normalise it. The unit of the values is the standard deviation of their channel.
+
+        ``endless_batches`` does not use this method. There, ``BatchReader`` reads and normalises complete batches.
+        """
         both_2CHW = (self.read_raw(index) - self.means_1C11) / self.stds_1C11
         return both_2CHW[0], both_2CHW[1]
 

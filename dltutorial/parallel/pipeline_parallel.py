@@ -141,12 +141,12 @@ class StageRunner:
 
     def action_that_needs_result(self, action: Action) -> Action | None:
         """Return the action of another stage that needs the result of this one, or None if there is none."""
-        next_stage = action.stage - 1
+        other_stage = action.stage - 1
         if action.kind == "F":
-            next_stage = action.stage + 1
-        if action.kind == "W" or not 0 <= next_stage < self.n_stages:
+            other_stage = action.stage + 1
+        if action.kind == "W" or not 0 <= other_stage < self.n_stages:
             return None
-        return action._replace(stage=next_stage)
+        return action._replace(stage=other_stage)
 
     def send(self, tensor: Tensor, action: Action) -> None:
         """Start to send the input of ``action`` to the rank that will do this action. Do not wait for the end."""

@@ -35,9 +35,9 @@ Sequence parallelism also divides what lies between the pairs. Each rank has T /
 :class:`AllGatherTokens` replaces f, and :class:`ReduceScatterTokens` replaces g. The second source, which is the paper
 of Korthikanti et al., has other letters. It calls these two g and ḡ, and it calls the two functions above f and f̄.
 
-Every rank has a replica of the norms' parameters and of the biases of ``RowParallelLinear``. Their gradients come from
-the rank's own tokens only. Therefore a training must sum these gradients over the ranks before each update. Otherwise
-the replicas become different.
+Every rank has a replica of the norms' parameters and of the biases of ``RowParallelLinear``. With sequence parallelism,
+their gradients come from the rank's own tokens only. Therefore a training must then sum these gradients over the ranks
+before each update. Otherwise the replicas become different. Without it, the gradients are complete on every rank.
 
     communication of one block in one step, forward and backward
     tensor      4 all-reduces of B · T · D values
@@ -92,7 +92,7 @@ def reduce_scatter_tokens(x_BTD: Tensor) -> Tensor:
 
 
 class CopyToTensorParallel(torch.autograd.Function):
-    """The function f of the paper: identity in the forward pass, all-reduce in the backward pass.
+    """The function f of Megatron-LM: identity in the forward pass, all-reduce in the backward pass.
 
     In the backward pass, each rank has only a partial sum of the gradient.
     """
@@ -111,7 +111,7 @@ class CopyToTensorParallel(torch.autograd.Function):
 
 
 class ReduceFromTensorParallel(torch.autograd.Function):
-    """The function g of the paper: all-reduce in the forward pass, identity in the backward pass.
+    """The function g of Megatron-LM: all-reduce in the forward pass, identity in the backward pass.
 
     In the forward pass, each rank has only a partial sum of every output.
     """
@@ -128,7 +128,7 @@ class ReduceFromTensorParallel(torch.autograd.Function):
 
 
 class AllGatherTokens(torch.autograd.Function):
-    """f for sequence parallelism: all-gather in the forward pass, reduce-scatter in the backward pass."""
+    """What replaces f in sequence parallelism: all-gather in the forward pass, reduce-scatter in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class AllGatherTokens(torch.autograd.Function):
 
 
 class ReduceScatterTokens(torch.autograd.Function):
-    """g for sequence parallelism: reduce-scatter in the forward pass, all-gather in the backward pass."""
+    """What replaces g in sequence parallelism: reduce-scatter in the forward pass, all-gather in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
@@ -234,10 +234,10 @@ def shard_block(attention: Any, mlp: Any, *, sequence_parallel: bool) -> None:
         CourseError: The number of heads or the hidden size of the MLP is no multiple of p. The block is unchanged then.
     """
     p = dist.get_world_size()
-    heads, hidden_size = attention.heads, mlp[0].out_features
-    if heads % p != 0 or hidden_size % p != 0:
+    heads, mlp_hidden_size = attention.heads, mlp[0].out_features
+    if heads % p != 0 or mlp_hidden_size % p != 0:
         raise CourseError(
-            f"{heads} heads and an MLP with hidden size {hidden_size} are not for {p} ranks; "
+            f"{heads} heads and an MLP with hidden size {mlp_hidden_size} are not for {p} ranks; "
             "take a number of ranks that divides both"
         )
     attention.heads //= p
