@@ -34,7 +34,7 @@ def endless_batch_sampler(
     world_size: int = 1,
     n_batches_to_skip: int = 0,
 ) -> Iterator[list[tuple[int, int]]]:
-    """Yield this rank's samples of one batch after another, through one epoch after another, without end.
+    """Return an iterator over this rank's samples of one batch after another, through all epochs, without end.
 
     Rank r takes every ``world_size``-th sample of each batch, from position r on. So all ranks together use the batches
     that a single process would use. If ``global_batch_size`` is no multiple of ``world_size``, the first ranks get one
@@ -43,7 +43,8 @@ def endless_batch_sampler(
     Samples at the end of an epoch that do not fill a batch are left out. Therefore every rank takes the same number of
     steps.
 
-    This is a generator, so it checks its arguments only when the first batch is taken by ``next``.
+    The number of samples is checked at once, and not at the first ``next``. A ``DataLoader`` would start its workers
+    before the first ``next``, and an error would then leave them running.
 
     Args:
         n_samples: The number of samples N in the data set.
@@ -55,24 +56,31 @@ def endless_batch_sampler(
             parallelism these are the numbers in the data-parallel group.
         n_batches_to_skip: The number of batches to leave out at the start, because a resumed run has used them.
 
-    Yields:
-        For each batch, a list with (index, shift) of each sample of this rank. An iterator over such lists is a
-        ``batch_sampler`` of torch's ``DataLoader``.
+    Returns:
+        An iterator that yields, for each batch, a list with (index, shift) of each sample of this rank. Such an
+        iterator is a ``batch_sampler`` of torch's ``DataLoader``.
 
     Raises:
-        DataError: At the first ``next``, there are fewer samples than one batch needs.
+        DataError: There are fewer samples than one batch needs.
     """
     if n_samples < global_batch_size:
         raise DataError(
             f"a batch of {global_batch_size} needs more than the {n_samples} samples there are; lower global_batch_size"
         )
+    samples_of_all_ranks = _batches(n_samples, global_batch_size, max_shift, seed, n_batches_to_skip)
+    return (samples[rank::world_size] for samples in samples_of_all_ranks)
+
+
+def _batches(
+    n_samples: int, global_batch_size: int, max_shift: int, seed: int, n_batches_to_skip: int
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield (index, shift) of each sample of one batch after another. The batches are the same on every rank."""
     batches_per_epoch = n_samples // global_batch_size
     first_epoch, first_batch = divmod(n_batches_to_skip, batches_per_epoch)
     for epoch in itertools.count(first_epoch):
         order_N = epoch_order(n_samples, seed, epoch)
         shift_N = epoch_shifts(n_samples, max_shift, seed, epoch)
-        for indices_of_all_ranks in order_N.split(global_batch_size)[first_batch:batches_per_epoch]:
-            indices = indices_of_all_ranks[rank::world_size]
+        for indices in order_N.split(global_batch_size)[first_batch:batches_per_epoch]:
             yield list(zip(indices.tolist(), shift_N[indices].tolist(), strict=True))
         first_batch = 0
 
